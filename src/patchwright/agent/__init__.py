@@ -1,0 +1,1 @@
+"""Agents: programs that work on a task in a box."""

@@ -1,0 +1,32 @@
+"""The agent protocol: a program that works on a task in a box and talks to a model over HTTP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from patchwright.sandbox.base import Sandbox
+from patchwright.types import AgentExit, Task
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Endpoint:
+    """An OpenAI-compatible endpoint.
+
+    Example: `Endpoint(base_url="http://127.0.0.1:8011/sessions/ab12/v1", api_key="...", model="policy")`
+    """
+
+    base_url: str
+    api_key: str
+    model: str = "policy"
+
+
+class Agent(Protocol):
+    """Works on one task in one box. It sees the model only through the endpoint."""
+
+    async def run(self, task: Task, box: Sandbox, model: Endpoint) -> AgentExit:
+        """Work until done. What is in the box afterwards is graded.
+
+        Raises AgentError (the attempt ends and is graded) or InfraError (the attempt is void).
+        """
+        ...

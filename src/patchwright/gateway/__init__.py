@@ -1,0 +1,1 @@
+"""The recording OpenAI-compatible endpoint between agents and engines."""

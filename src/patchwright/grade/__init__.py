@@ -1,0 +1,1 @@
+"""Grading: a patch and a task in, a verdict out."""

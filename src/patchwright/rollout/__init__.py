@@ -1,0 +1,1 @@
+"""Rollouts: one task into one graded trajectory, and many of them at once."""

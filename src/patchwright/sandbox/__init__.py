@@ -1,0 +1,1 @@
+"""Boxes: the protocol, its backends, and the conformance suite every backend passes."""

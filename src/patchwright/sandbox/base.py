@@ -1,0 +1,79 @@
+"""The sandbox protocol: a single-use box, and the backend that opens boxes.
+
+A command that fails or times out is an `Exec`. `SandboxError` means the box itself is gone or could
+not be made: the attempt is void.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from patchwright.types import Exec, Limits
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BoxSpec:
+    """What a box is made of.
+
+    Example: `BoxSpec(workdir="/testbed", archive=repo_tar, limits=Limits(disk_mb=64))`
+    """
+
+    image: str = "host"
+    """`host`: this machine's system directories, read-only. Backends name what else they take."""
+    workdir: str = "/testbed"
+    """Created if missing; the default cwd of commands."""
+    archive: bytes = b""
+    """An uncompressed tar unpacked into `workdir` when the box opens; owners become the box user."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Environment of every command, over the backend's minimal one (PATH, HOME, LANG)."""
+    limits: Limits = field(default_factory=Limits)
+
+
+class Sandbox(Protocol):
+    """One open box. Not reused: open, use by one attempt, close."""
+
+    async def exec(
+        self,
+        command: str,
+        *,
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+    ) -> Exec:
+        """Run `bash -c command`, one shell per call, and wait for it.
+
+        `timeout` (seconds) defaults to `limits.exec_seconds`. On a timeout every process of the
+        command is killed and the output so far is kept, with `code=124, timed_out=True`. A process
+        left in the background by an earlier command may live on until the box closes.
+        Raises SandboxError when the box is closed or has died.
+        """
+        ...
+
+    async def read(self, path: str) -> bytes:
+        """The content of a file. Raises FileNotFoundError, IsADirectoryError, or SandboxError."""
+        ...
+
+    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """Write a file, making its parent folders. Raises OSError (disk full), or SandboxError."""
+        ...
+
+    async def close(self) -> None:
+        """Kill every process in the box and remove its files. Closing twice is allowed."""
+        ...
+
+
+class SandboxBackend(Protocol):
+    """Opens boxes. One per run; close it to close every box it opened."""
+
+    name: str
+
+    async def open(self, spec: BoxSpec) -> Sandbox:
+        """A fresh box. Raises SandboxError when the machine cannot make one."""
+        ...
+
+    async def close(self) -> None:
+        """Close what is still open and stop helpers. Closing twice is allowed."""
+        ...

@@ -1,0 +1,1 @@
+"""Tasks: where they come from, how they are made and checked."""

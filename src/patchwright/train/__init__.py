@@ -1,0 +1,1 @@
+"""Training: trajectories into samples, samples into weights."""
