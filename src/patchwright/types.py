@@ -260,6 +260,8 @@ class Failure:
 class TestStatus(StrEnum):
     """Status of one test in a log."""
 
+    __test__ = False  # not a pytest class
+
     PASSED = "passed"
     FAILED = "failed"
     ERROR = "error"

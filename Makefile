@@ -1,0 +1,47 @@
+# Every target sets up what it needs in .venv; nothing outside this folder is touched.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: quickstart test fmt lint type layers unit e2e clean
+
+quickstart: $(VENV)/local
+	$(BIN)/patchwright quickstart
+
+test: $(VENV)/dev lint type layers unit e2e
+
+fmt: $(VENV)/dev
+	$(BIN)/ruff check --fix src tests
+	$(BIN)/ruff format src tests
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
+
+type: $(VENV)/dev
+	$(BIN)/mypy
+
+layers: $(VENV)/dev
+	$(BIN)/lint-imports
+
+unit: $(VENV)/dev
+	$(BIN)/pytest -n 2 --dist loadfile -m "not e2e"
+
+e2e: $(VENV)/dev
+	$(BIN)/pytest -m e2e
+
+$(BIN)/python:
+	$(PYTHON) -c "import sys; assert sys.version_info >= (3, 11), f'Patchwright needs Python 3.11 or newer, this is {sys.version}: set PYTHON=python3.12'"
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/local: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e '.[local]'
+	touch $@
+
+$(VENV)/dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e '.[local,dev]'
+	touch $@ $(VENV)/local
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

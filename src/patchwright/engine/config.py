@@ -1,0 +1,37 @@
+"""Options of the local engine; torch-free, so that `engine/process.py` can carry them to its child."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from patchwright.config import Config
+
+__all__ = ["LocalEngineConfig"]
+
+
+class LocalEngineConfig(Config):
+    """How the local engine runs.
+
+    Example: `LocalEngineConfig(max_running=64, threads=2)`
+    """
+
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Number format of weights, keys and values; log-probs are always computed in float32."""
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1`, ... or `auto`: the first CUDA device, else the CPU."""
+    threads: int = Field(default=1, ge=1)
+    """CPU threads of the model. One is best for small models and shared cores."""
+    max_running: int = Field(default=128, ge=1)
+    """Sequences in one step; more wait in the queue."""
+    max_queue: int = Field(default=1024, ge=0)
+    """Requests that may wait beyond those running; one more raises EngineBusy."""
+    max_context: int = Field(default=0, ge=0)
+    """Most tokens of a prompt and its completion together; 0 is the model's own limit."""
+    prefill_chunk: int = Field(default=2048, ge=1)
+    """Prompt tokens computed in one step, all sequences together."""
+    cache_mb: int = Field(default=1024, ge=0)
+    """Megabytes of finished keys and values kept for prompts that continue them; 0 keeps none."""
+    seed: int = 0
+    """Seeds the requests that name no seed of their own."""

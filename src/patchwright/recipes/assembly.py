@@ -1,0 +1,110 @@
+"""Put the parts of the line together: sandbox backend, engine, gateway, agent, grader."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from patchwright.agent.base import Agent, Endpoint
+from patchwright.agent.bash import BashAgent, BashConfig
+from patchwright.config import Config
+from patchwright.engine.base import Engine
+from patchwright.engine.config import LocalEngineConfig
+from patchwright.engine.process import ProcessEngine
+from patchwright.gateway.server import Gateway
+from patchwright.grade.tests import Grader
+from patchwright.render import Renderer
+from patchwright.rollout.rollout import Line
+from patchwright.sandbox.base import SandboxBackend
+from patchwright.sandbox.select import open_backend
+from patchwright.types import Sampling
+
+
+class SandboxConfig(Config):
+    """Which boxes."""
+
+    use: str = "namespace"
+    """`namespace` (rootless, no daemon), `docker`, or `process` (isolates nothing)."""
+    image: str = ""
+    """Docker only: the image of tasks that name none; it must have bash, git, python3 and pytest."""
+
+
+class SamplingConfig(Config):
+    """How the policy samples."""
+
+    temperature: float = 1.0
+    """Softmax temperature; 0 is greedy."""
+    top_p: float = 1.0
+    """Nucleus mass; 1 keeps every token."""
+    max_tokens: int = 1024
+    """Most tokens one reply may have."""
+
+    def sampling(self) -> Sampling:
+        """As the engine takes it."""
+        return Sampling(
+            temperature=self.temperature, top_p=self.top_p, max_tokens=self.max_tokens
+        )
+
+
+class LineConfig(Config):
+    """The line without a trainer: what `rollout` and `eval` need."""
+
+    sandbox: SandboxConfig = SandboxConfig()
+    """The boxes."""
+    agent: BashConfig = BashConfig()
+    """The bash agent."""
+    engine: LocalEngineConfig = LocalEngineConfig()
+    """The local engine."""
+    sampling: SamplingConfig = SamplingConfig()
+    """How the policy samples."""
+    concurrency: int = 32
+    """Attempts in flight at once."""
+    retries: int = 2
+    """How often a void attempt is made again."""
+    seed: int = 0
+    """Seeds sampling and the order of tasks."""
+
+
+@asynccontextmanager
+async def open_boxes(config: SandboxConfig) -> AsyncIterator[SandboxBackend]:
+    """The sandbox backend, closed with every box at the end. Raises ConfigError or SandboxError."""
+    backend = open_backend(config.use, image=config.image or None)
+    try:
+        yield backend
+    finally:
+        await backend.close()
+
+
+@asynccontextmanager
+async def open_engine(model: Path, config: LocalEngineConfig) -> AsyncIterator[ProcessEngine]:
+    """The local engine on a model folder, in its own process. Raises ConfigError or EngineError."""
+    engine = ProcessEngine(str(model), config)
+    try:
+        await engine.start()
+        yield engine
+    finally:
+        await engine.close()
+
+
+@asynccontextmanager
+async def open_line(
+    backend: SandboxBackend, agent: Agent, engine: Engine, renderer: Renderer
+) -> AsyncIterator[Line]:
+    """The line over an engine, through a gateway of its own."""
+    async with Gateway(engine, renderer) as gateway:
+        yield Line(backend=backend, agent=agent, model=gateway, grade=Grader(backend))
+
+
+@asynccontextmanager
+async def assemble(config: LineConfig, model: Path | Endpoint) -> AsyncIterator[Line]:
+    """The whole line of `rollout` and `eval`: on a model folder, or against somebody's endpoint."""
+    async with AsyncExitStack() as stack:
+        agent = BashAgent(config.agent)
+        stack.push_async_callback(agent.close)
+        backend = await stack.enter_async_context(open_boxes(config.sandbox))
+        if isinstance(model, Endpoint):
+            yield Line(backend=backend, agent=agent, model=model, grade=Grader(backend))
+            return
+        engine = await stack.enter_async_context(open_engine(model, config.engine))
+        yield await stack.enter_async_context(open_line(backend, agent, engine, Renderer.load(str(model))))

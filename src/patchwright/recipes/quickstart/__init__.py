@@ -1,0 +1,1 @@
+"""`patchwright quickstart`: the whole line, from nothing to a policy that fixes bugs, on any machine."""

@@ -1,0 +1,250 @@
+"""Reinforcement learning from test results: roll out groups, grade, train, load the weights back.
+
+One step is synchronous: every rollout it trains on was sampled by the weights it updates. Its artefacts are
+committed in one order, checkpoint first, so a killed run trains no rollout twice and loses none that was
+graded:
+
+    rollouts stored one by one -> trainer step -> checkpoint (the commit) -> weights -> mark -> engine.load
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+from patchwright.agent.bash import BashAgent
+from patchwright.config import Config
+from patchwright.engine.base import Engine
+from patchwright.errors import EngineError
+from patchwright.metrics import Metrics
+from patchwright.recipes.assembly import LineConfig, open_boxes, open_engine, open_line
+from patchwright.recipes.progress import Stage, View
+from patchwright.render import Renderer
+from patchwright.rollout.driver import group_jobs, run_jobs
+from patchwright.rollout.rollout import Job, Line
+from patchwright.store import Run
+from patchwright.tasks.files import load_tasks
+from patchwright.train.advantage import group_advantages
+from patchwright.train.samples import samples as samples_of
+from patchwright.train.config import StepMetrics, TrainConfig
+from patchwright.train.worker import TrainerProcess
+from patchwright.types import Outcome, Sample, Sampling, Task, Trajectory, Weights
+
+
+_PROBE = (3, 4, 5, 6, 7, 8)
+"""Any ids do: parity holds for every prompt or for none."""
+_PROBE_TOKENS = 24
+
+
+class RlConfig(Config):
+    """Group-relative policy optimisation on rewards from real test runs."""
+
+    steps: int = 20
+    """Optimizer rounds."""
+    tasks_per_step: int = 16
+    """Tasks (groups) per round."""
+    samples_per_task: int = 8
+    """Attempts per task: the group an advantage is relative to."""
+    advantage: str = "grpo"
+    """`grpo` (mean and deviation of the group) or `mean` (mean only)."""
+    reward_resolved: float = 1.0
+    """Reward of a resolved attempt."""
+    reward_unresolved: float = -1.0
+    """Reward of an unresolved attempt. Void attempts have none."""
+    max_logprob_gap: float = 0.05
+    """Largest difference between the engine's and the trainer's log-prob of the same token that is
+    tolerated after a weight update; float32 on one machine differs by about 1e-5."""
+    train: TrainConfig = TrainConfig()
+    """Optimizer."""
+
+
+async def train_rl(
+    line: Line,
+    engine: Engine,
+    trainer: TrainerProcess,
+    run: Run,
+    tasks: Sequence[Task],
+    config: RlConfig,
+    pace: LineConfig,
+    *,
+    start: Weights,
+    view: View,
+) -> Weights:
+    """Run the rounds that are not done yet and return the last weights.
+
+    The trainer must hold the weights `start`; round k makes version `start.version + k`. A resumed run brings
+    trainer and engine to the last finished round first.
+    """
+    metrics = Metrics(run.path / "metrics.jsonl")
+    first, done = start.version, max((mark.step for mark in run.marks("rl")), default=0)
+    await _resume(engine, trainer, run, start, done)
+    await check_parity(engine, trainer, config)
+    with view.stage("rl", total=config.steps, done=done) as progress:
+        for step in range(done + 1, config.steps + 1):
+            started = time.monotonic()
+            jobs = _jobs(tasks, config, pace, step)
+            rollouts = await _roll_out(line, run, jobs, pace, step, first + step - 1, progress)
+            weights, stats = await _update(trainer, run, rollouts, config, step=step, number=first + step)
+            await engine.load(weights)
+            await check_parity(engine, trainer, config)
+            record = _record(rollouts, stats, time.monotonic() - started)
+            metrics.append(stage="rl", step=step, **record)
+            run.mark("rl", step, **record)
+            run.seal("rl", step)
+            _forget(run, first + step - 2)
+            progress.advance()
+            progress.note(f"resolved {record['resolve_rate']:.2f}, void {record['void']}")
+    return Weights(version=first + config.steps, path=str(run.folder("weights", first + config.steps)))
+
+
+async def _resume(engine: Engine, trainer: TrainerProcess, run: Run, start: Weights, done: int) -> None:
+    """Bring trainer and engine to the last finished round. A checkpoint past it was trained but not yet
+    loaded: the trainer goes on from it, and that round is not trained again."""
+    latest = run.latest("checkpoints")
+    if latest and latest[0] > start.version:
+        await trainer.load_checkpoint(latest[1])
+    number = start.version + done
+    path = str(run.folder("weights", number)) if done else start.path
+    await engine.load(Weights(version=number, path=path))
+
+
+async def check_parity(engine: Engine, trainer: TrainerProcess, config: RlConfig) -> float:
+    """The largest gap between engine and trainer on a probe the engine samples.
+
+    Raises EngineError past `max_logprob_gap`: the engine then samples from other weights than those trained,
+    or computes them wrongly, and nothing learned from it would be true.
+    """
+    done = await engine.generate(_PROBE, Sampling(max_tokens=_PROBE_TOKENS, seed=0))
+    scores = await trainer.score([*_PROBE, *done.token_ids])
+    gap = max(abs(a - b) for a, b in zip(done.logprobs, scores[-len(done.token_ids) :], strict=True))
+    if gap > config.max_logprob_gap:
+        raise EngineError(
+            f"engine and trainer disagree by {gap:.3f} on a log-prob under weights {engine.version}; "
+            "reload the engine, or raise rl.max_logprob_gap if it computes in low precision"
+        )
+    return gap
+
+
+def choose(tasks: Sequence[Task], step: int, count: int, seed: int) -> list[Task]:
+    """The tasks of a round: passes over all tasks, each pass in its own order. Depends on nothing else, so
+    a resumed run goes on with the tasks an unbroken one would have had."""
+    count = min(count, len(tasks))
+    per_pass = len(tasks) // count
+    turn, place = divmod(step - 1, per_pass)
+    order = list(range(len(tasks)))
+    random.Random(f"{seed}/{turn}").shuffle(order)
+    return [tasks[i] for i in order[place * count : (place + 1) * count]]
+
+
+def policy_samples(rollouts: Sequence[Trajectory], config: RlConfig) -> list[Sample]:
+    """Samples of the attempts that carry a gradient: void ones and flat groups carry none."""
+    groups: dict[str, list[Trajectory]] = defaultdict(list)
+    for trajectory in rollouts:
+        groups[trajectory.group].append(trajectory)
+    rows = []
+    for _, group in sorted(groups.items()):
+        advantages = group_advantages([_reward(t, config) for t in group], kind=config.advantage)
+        for trajectory, advantage in zip(group, advantages, strict=True):
+            if advantage:
+                rows += samples_of(trajectory, advantage=advantage)
+    return rows
+
+
+def _reward(trajectory: Trajectory, config: RlConfig) -> float | None:
+    return {
+        Outcome.RESOLVED: config.reward_resolved,
+        Outcome.UNRESOLVED: config.reward_unresolved,
+        Outcome.VOID: None,
+    }[trajectory.outcome]
+
+
+def _jobs(tasks: Sequence[Task], config: RlConfig, pace: LineConfig, step: int) -> list[Job]:
+    chosen = choose(tasks, step, config.tasks_per_step, pace.seed)
+    seed = hash((pace.seed, step))
+    sampling = pace.sampling.sampling()
+    return group_jobs(
+        chosen, name=f"rl-{step}", samples=config.samples_per_task, sampling=sampling, seed=seed
+    )
+
+
+async def _roll_out(
+    line: Line, run: Run, jobs: Sequence[Job], pace: LineConfig, step: int, version: int, progress: Stage
+) -> list[Trajectory]:
+    """The round's attempts: those already graded from the store, the others made now."""
+    have = {e.id for e in run.entries(stage="rl", step=step) if e.outcome is not Outcome.VOID}
+    todo = [job for job in jobs if job.id not in have]
+    made = len(have)
+    async for trajectory in run_jobs(line, todo, concurrency=pace.concurrency, retries=pace.retries):
+        run.put(trajectory, stage="rl", step=step, version=version)
+        made += 1
+        progress.note(f"round {step}: {made}/{len(jobs)} attempts")
+    return run.get("rl", step)
+
+
+async def _update(
+    trainer: TrainerProcess, run: Run, rollouts: Sequence[Trajectory], config: RlConfig, *, step: int, number: int
+) -> tuple[Weights, StepMetrics | None]:
+    """Train unless the checkpoint says it was done, then make sure the weights are there."""
+    stats = None
+    if not run.folder("checkpoints", number).exists():
+        samples = policy_samples(rollouts, config)
+        if samples:
+            stats = await trainer.step(samples, loss="policy")
+        await trainer.save_checkpoint(run.folder("checkpoints", number))
+    folder = run.folder("weights", number)
+    if not folder.exists():
+        await trainer.save_weights(folder, number)
+    return Weights(version=number, path=str(folder)), stats
+
+
+def _record(
+    rollouts: Sequence[Trajectory], stats: StepMetrics | None, seconds: float
+) -> dict[str, float | int | None]:
+    graded = [t for t in rollouts if t.outcome is not Outcome.VOID]
+    resolved = sum(t.outcome is Outcome.RESOLVED for t in graded)
+    figures: dict[str, float | int | None] = {
+        "attempts": len(rollouts),
+        "void": len(rollouts) - len(graded),
+        "resolve_rate": resolved / len(graded) if graded else 0.0,
+        "turns": sum(len(t.turns) for t in rollouts) / max(1, len(rollouts)),
+        "submitted": sum(t.exit == "submitted" for t in rollouts) / max(1, len(rollouts)),
+        "seconds": round(seconds, 2),
+    }
+    return figures | (asdict(stats) if stats else {})
+
+
+def _forget(run: Run, number: int) -> None:
+    """Drop the checkpoint before the last: one is enough to resume, two survive a torn disk."""
+    old: Path = run.folder("checkpoints", number)
+    if number > 0 and old.exists():
+        run.drop_folder(old)
+
+
+async def run_rl(
+    config: RlConfig, line_config: LineConfig, tasks: Path, model: Path, folder: Path, view: View
+) -> Weights:
+    """`patchwright train rl`: train the model in `model` on the tasks of a file; returns the last weights."""
+    chosen = load_tasks(tasks)
+    stored = {
+        "rl": config.model_dump(mode="json"),
+        "line": line_config.model_dump(mode="json"),
+        "tasks": str(tasks),
+        "model": str(model),
+    }
+    async with AsyncExitStack() as stack:
+        run = stack.enter_context(Run.create_or_open(folder, stored, may_change=("rl.steps", "line.concurrency")))
+        agent = BashAgent(line_config.agent)
+        stack.push_async_callback(agent.close)
+        backend = await stack.enter_async_context(open_boxes(line_config.sandbox))
+        engine = await stack.enter_async_context(open_engine(model, line_config.engine))
+        line = await stack.enter_async_context(
+            open_line(backend, agent, engine, Renderer.load(str(model)))
+        )
+        trainer = await stack.enter_async_context(TrainerProcess(model, config.train))
+        start = Weights(version=0, path=str(model))
+        return await train_rl(line, engine, trainer, run, chosen, config, line_config, start=start, view=view)

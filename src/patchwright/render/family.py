@@ -1,0 +1,98 @@
+"""Which model family of the `renderers` library speaks a folder's chat template, found by probing.
+
+A family is taken only when it renders every probe conversation to the very ids the folder's own template
+gives. Names decide nothing: a fine-tune with a changed template falls back to the generic rules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from patchwright.errors import AgentError
+from patchwright.render.template import ChatTokenizer
+
+if TYPE_CHECKING:
+    from renderers import Renderer as Family
+
+__all__ = ["find_family"]
+
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "bash",
+        "description": "Run a command.",
+        "parameters": {
+            "type": "object",
+            "properties": {"command": {"type": "string"}},
+            "required": ["command"],
+        },
+    },
+}
+_CALL = {
+    "id": "call_0",
+    "type": "function",
+    "function": {"name": "bash", "arguments": {"command": "ls", "n": 1, "all": True, "deep": {"k": None}}},
+}
+_SYSTEM = {"role": "system", "content": "Be brief."}
+_USER = {"role": "user", "content": "Fix it."}
+_PROBES: tuple[tuple[list[dict[str, Any]], list[dict[str, Any]] | None], ...] = (
+    ([_SYSTEM, _USER], None),
+    ([_USER, {"role": "assistant", "content": "Done."}, _USER], None),
+    (
+        [
+            _SYSTEM,
+            _USER,
+            {"role": "assistant", "content": "Look.", "tool_calls": [_CALL]},
+            {"role": "tool", "tool_call_id": "call_0", "name": "bash", "content": "mod.py"},
+        ],
+        [_TOOL],
+    ),
+)
+
+
+def find_family(tokenizer: ChatTokenizer) -> Family | None:
+    """The family whose rendering equals the template's on every probe, or None.
+
+    A template that knows no tools is left to the generic rules, which do all it needs.
+    """
+    if "tool" not in tokenizer.template:
+        return None
+    try:
+        wanted = [tokenizer.encode(tokenizer.apply(*probe, add_generation_prompt=True)) for probe in _PROBES]
+    except AgentError:
+        return None
+    return next((family for family in _families(tokenizer) if _renders(family, wanted)), None)
+
+
+def _families(tokenizer: ChatTokenizer) -> Iterator[Family]:
+    """Every family that this tokenizer has the tokens for; `default` is the template itself, left out."""
+    from renderers import base, config_from_name, create_renderer  # 0.5 s: only where it is used
+
+    base._populate_registry()
+    for name in base.RENDERER_REGISTRY:
+        if name == "default":
+            continue
+        with contextlib.suppress(Exception):  # a family says in its own way that this is not its tokenizer
+            config = config_from_name(name)
+            if config is not None:
+                yield create_renderer(tokenizer, _keep_thinking(config))
+
+
+def _keep_thinking(config: Any) -> Any:
+    """Bridges keep sampled thinking in the history, where templates drop it: one chain, exact tokens."""
+    try:
+        return type(config)(thinking_retention="all")
+    except ValueError:
+        return config
+
+
+def _renders(family: Family, wanted: list[list[int]]) -> bool:
+    try:
+        return all(
+            family.render_ids(messages, tools=tools, add_generation_prompt=True) == ids  # type: ignore[arg-type]
+            for (messages, tools), ids in zip(_PROBES, wanted, strict=True)
+        )
+    except Exception:  # see _families
+        return False

@@ -1,0 +1,273 @@
+"""`Renderer`: messages to prompt ids, completion ids to a reply, and the bridge between turns.
+
+The bridge (`extend`) appends what follows a sampled completion instead of rendering the history anew, so
+the ids a model sampled stay in its context exactly as sampled, and a turn costs its new tokens only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from patchwright.errors import AgentError
+from patchwright.render.family import find_family
+from patchwright.render.template import ChatTokenizer, read_json
+
+if TYPE_CHECKING:
+    from renderers import Renderer as Family
+
+__all__ = ["Message", "Parsed", "Renderer", "ToolCall"]
+
+Message = Mapping[str, Any]
+"""An OpenAI chat message whose content is text."""
+
+_MARK = "\u2402reply\u2402"
+_QUESTION = {"role": "user", "content": "x"}
+_ANSWER = {"role": "assistant", "content": _MARK}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolCall:
+    """A tool call a model made. Example: `ToolCall(name="bash", arguments='{"command": "ls"}')`"""
+
+    name: str
+    arguments: str
+    """A JSON object, as text."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parsed:
+    """A completion taken apart. Example: `Parsed(content="Done.", reasoning="It is simple.")`"""
+
+    content: str
+    """What is neither thinking nor a well-formed tool call."""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+class Renderer:
+    """Speaks one model's chat format.
+
+    Model families the `renderers` library knows are spoken by it; every other template by generic rules:
+    `<think>` and `<tool_call>` are parsed where the template mentions them, and the bridge is derived from
+    the template itself, or declined.
+
+    Example::
+
+        renderer = Renderer.load("models/policy")
+        prompt = renderer.render([{"role": "user", "content": "Fix mod.py"}])
+    """
+
+    def __init__(self, tokenizer: ChatTokenizer, extra_stop_ids: Sequence[int] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._family: Family | None = find_family(tokenizer)
+        self._header = self._find_header()
+        self.stop_ids = self._find_stop_ids(extra_stop_ids)
+        """Ids that end a turn."""
+
+    @classmethod
+    def load(cls, path: str) -> Renderer:
+        """The renderer of a Hugging Face folder.
+
+        Raises ConfigError when the folder, its tokenizer.json or its chat template is missing or broken.
+        """
+        ends = read_json(Path(path) / "generation_config.json").get("eos_token_id")
+        extra = ends if isinstance(ends, list) else [] if ends is None else [ends]
+        return cls(ChatTokenizer.load(path), extra)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids the tokenizer knows (a model's embedding may be larger)."""
+        return self._tokenizer.vocab_size
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of plain text; no special tokens are added."""
+        return self._tokenizer.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids without special tokens; invalid UTF-8 becomes U+FFFD."""
+        return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> list[int]:
+        """Prompt ids of a conversation, generation prompt included.
+
+        Raises AgentError when the chat template refuses the conversation.
+        """
+        safe = self._safe(messages)
+        if self._family is None:
+            return self.encode(self._tokenizer.apply(safe, tools, add_generation_prompt=True))
+        try:
+            return list(
+                self._family.render_ids(safe, tools=_list(tools), add_generation_prompt=True)  # type: ignore[arg-type]
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise AgentError(f"the chat template refuses this conversation: {error}") from None
+
+    def extend(
+        self,
+        prompt_ids: Sequence[int],
+        completion_ids: Sequence[int],
+        new_messages: Sequence[Message],
+        tools: Sequence[Message] | None = None,
+    ) -> list[int] | None:
+        """Ids to append after a prompt and its completion so that `new_messages` and a reply can follow.
+
+        They begin with the end-of-turn token when the completion was cut before it. None when the format
+        cannot be bridged: then the caller renders the whole conversation anew.
+        """
+        if not new_messages or any(message.get("role") == "assistant" for message in new_messages):
+            return None
+        safe = self._safe(new_messages)
+        if self._family is None:
+            return self._extend_by_template(completion_ids, safe, tools)
+        before = [*prompt_ids, *completion_ids]
+        try:
+            bridged = self._family.bridge_to_next_turn(
+                list(prompt_ids),
+                list(completion_ids),
+                safe,
+                tools=_list(tools),  # type: ignore[arg-type]
+            )
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+        if bridged is None or bridged.token_ids[: len(before)] != before:
+            return None
+        return list(bridged.token_ids[len(before) :])
+
+    def parse(self, completion_ids: Sequence[int], tools: Sequence[Message] | None = None) -> Parsed:
+        """A completion's text, thinking and tool calls. Malformed tool calls stay in the text."""
+        if self._family is None:
+            return self._parse_text(completion_ids, tools)
+        found = self._family.parse_response(
+            list(completion_ids),
+            tools=_list(tools),
+            prompt_ids=self._header,  # type: ignore[arg-type]
+        )
+        calls = [call for call in found.tool_calls if call.status == "ok" and call.name]
+        broken = [call.raw for call in found.tool_calls if call.status != "ok" or not call.name]
+        return Parsed(
+            content="\n".join(part for part in (found.content, *broken) if part),
+            reasoning=found.reasoning_content or "",
+            tool_calls=tuple(
+                ToolCall(name=call.name or "", arguments=_json(call.arguments)) for call in calls
+            ),
+        )
+
+    # --- generic rules ------------------------------------------------------------------------
+
+    def _extend_by_template(
+        self, completion_ids: Sequence[int], messages: list[dict[str, Any]], tools: Sequence[Message] | None
+    ) -> list[int] | None:
+        suffix = self._suffix(messages, tools, add_generation_prompt=True)
+        ids = [] if suffix is None else self.encode(suffix)
+        close = next((i for i, token in enumerate(ids) if token in self.stop_ids), None)
+        if close is None or self.decode(ids[:close]).strip():
+            return None  # the template does not close the turn before it goes on
+        closed = bool(completion_ids) and completion_ids[-1] in self.stop_ids
+        return ids[close + 1 :] if closed else ids[close:]
+
+    def _suffix(
+        self, messages: list[dict[str, Any]], tools: Sequence[Message] | None, *, add_generation_prompt: bool
+    ) -> str | None:
+        """What the template writes after an assistant's reply, or None when it rewrites what came before."""
+        try:
+            before = self._tokenizer.apply([_QUESTION, _ANSWER], tools, False)
+            after = self._tokenizer.apply([_QUESTION, _ANSWER, *messages], tools, add_generation_prompt)
+        except AgentError:
+            return None
+        cut = before.find(_MARK) + len(_MARK)
+        if cut < len(_MARK) or before[:cut] != after[:cut]:
+            return None
+        return after[cut:]
+
+    def _parse_text(self, ids: Sequence[int], tools: Sequence[Message] | None) -> Parsed:
+        text, template = self.decode(ids), self._tokenizer.template
+        parsed = Parsed(content=text)
+        if "</think>" in template:
+            prefilled = self._tokenizer.decode(self._header).rstrip().endswith("<think>")
+            parsed = _split_thinking(text, prefilled)
+        if tools and "<tool_call>" in template:
+            parsed = _split_calls(parsed)
+        return parsed
+
+    # --- what the template says of itself -----------------------------------------------------
+
+    def _find_header(self) -> list[int]:
+        """Ids of the generation prompt alone."""
+        try:
+            bare = self._tokenizer.apply([_QUESTION], None, False)
+            whole = self._tokenizer.apply([_QUESTION], None, True)
+        except AgentError:
+            return []
+        return self.encode(whole[len(bare) :]) if whole.startswith(bare) else []
+
+    def _find_stop_ids(self, extra: Sequence[int]) -> tuple[int, ...]:
+        found = set(self._family.get_stop_token_ids()) if self._family else set()
+        found.update(extra)
+        if self._tokenizer.eos_token_id is not None:
+            found.add(self._tokenizer.eos_token_id)
+        suffix = self._suffix([], None, add_generation_prompt=False)
+        closing = self.encode(suffix)[:1] if suffix else []
+        if closing and not self.decode(closing):  # a special token right after the reply ends the turn
+            found.update(closing)
+        return tuple(sorted(found))
+
+    def _safe(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        """Messages as templates want them: text content, arguments as objects, special tokens defused."""
+        return [_for_template(message, self._tokenizer.defuse) for message in messages]
+
+
+def _list(tools: Sequence[Message] | None) -> list[Any] | None:
+    return list(tools) if tools else None
+
+
+def _json(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+
+
+def _for_template(message: Message, defuse: Any) -> dict[str, Any]:
+    safe = {**message, "content": defuse(message.get("content") or "")}
+    calls = message.get("tool_calls")
+    if calls:
+        safe["tool_calls"] = [{**call, "function": _with_object(call["function"])} for call in calls]
+    else:
+        safe.pop("tool_calls", None)
+    return safe
+
+
+def _with_object(function: Message) -> dict[str, Any]:
+    try:
+        return {**function, "arguments": json.loads(function["arguments"])}
+    except (KeyError, TypeError, ValueError):
+        return dict(function)
+
+
+def _split_thinking(text: str, prefilled: bool) -> Parsed:
+    """`<think>a</think>b` -> thinking a, text b. Unclosed thinking is all thinking."""
+    opened = text.lstrip().startswith("<think>")
+    if not opened and not prefilled:
+        return Parsed(content=text)
+    thinking, _, content = text.partition("</think>")
+    return Parsed(content=content.lstrip("\n"), reasoning=thinking.replace("<think>", "", 1).strip("\n"))
+
+
+_CALL = re.compile(r"<tool_call>\s*(\{[^<]*(?:<(?!/tool_call>)[^<]*)*)</tool_call>\s*")
+
+
+def _split_calls(parsed: Parsed) -> Parsed:
+    calls: list[ToolCall] = []
+
+    def take(match: re.Match[str]) -> str:
+        try:
+            call = json.loads(match[1])
+            calls.append(ToolCall(name=call["name"], arguments=_json(call.get("arguments"))))
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return match[0]
+        return ""
+
+    content = _CALL.sub(take, parsed.content)
+    return replace(parsed, content=content.rstrip("\n") if calls else content, tool_calls=tuple(calls))

@@ -1,0 +1,146 @@
+"""One task into one graded trajectory: open a box, let the agent work, take the patch, grade it.
+
+Every fault is attributed here, at the boundary it crossed: an `InfraError` voids the attempt and
+names the stage, an `AgentError` ends it and what is in the box is graded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from patchwright.agent.base import Agent, Endpoint
+from patchwright.engine.base import Engine
+from patchwright.errors import AgentError, InfraError
+from patchwright.gateway.server import Gateway
+from patchwright.grade.patch import take_patch
+from patchwright.grade.tests import open_box
+from patchwright.sandbox.base import Sandbox, SandboxBackend
+from patchwright.types import AgentExit, Failure, Grade, Sampling, Task, Trajectory, Turn
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One attempt to make. Example: `Job(id="rl-3-toy-1-0", group="rl-3-toy-1", task=task)`"""
+
+    id: str
+    """Equal on retry and resume; the key in the store."""
+    task: Task
+    group: str = ""
+    sampling: Sampling = field(default_factory=Sampling)
+    engine: Engine | None = None
+    """Answers this attempt instead of the gateway's engine (a scripted expert)."""
+
+
+class Conversation(Protocol):
+    """What one attempt said to the model: a gateway session, or an endpoint nobody records."""
+
+    endpoint: Endpoint
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """The recorded turns."""
+        ...
+
+    @property
+    def messages(self) -> tuple[Mapping[str, Any], ...]:
+        """The conversation of the main chain."""
+        ...
+
+    @property
+    def failure(self) -> InfraError | None:
+        """An engine failure the agent was told about."""
+        ...
+
+    async def close(self) -> None:
+        """Refuse further calls."""
+        ...
+
+
+class Unrecorded:
+    """A conversation with somebody else's endpoint: works, but leaves no tokens to train on."""
+
+    turns: tuple[Turn, ...] = ()
+    messages: tuple[Mapping[str, Any], ...] = ()
+    failure: InfraError | None = None
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """The parts an attempt passes through; one per run.
+
+    Example: `Line(backend=backend, agent=BashAgent(config), model=gateway, grade=Grader(backend))`
+    """
+
+    backend: SandboxBackend
+    agent: Agent
+    model: Gateway | Endpoint
+    grade: Callable[[Task, str], Awaitable[Grade]]
+
+    def converse(self, job: Job) -> Conversation:
+        """A fresh conversation for one attempt."""
+        if isinstance(self.model, Endpoint):
+            return Unrecorded(self.model)
+        return self.model.session(job.id, sampling=job.sampling, engine=job.engine)
+
+
+async def attempt(line: Line, job: Job) -> Trajectory:
+    """Make one attempt. Infrastructure faults end in a void trajectory, never in an exception."""
+    started = time.monotonic()
+    blank = Trajectory(id=job.id, task_id=job.task.id, group=job.group)
+    async with _conversation(line, job) as talk:
+        result = await _attempt(line, job.task, talk, blank)
+        done = replace(result, turns=talk.turns, messages=talk.messages)
+    return replace(done, seconds=time.monotonic() - started)
+
+
+async def _attempt(line: Line, task: Task, talk: Conversation, blank: Trajectory) -> Trajectory:
+    stage = "open"
+    exit_, patch = AgentExit(reason=""), ""
+    try:
+        box = await open_box(line.backend, task)
+        try:
+            stage = "agent"
+            exit_ = await _work(line.agent, task, box, talk.endpoint)
+            if talk.failure is not None:
+                raise talk.failure
+            stage = "diff"
+            patch = await take_patch(box, task)
+        finally:
+            await box.close()
+        stage = "grade"
+        grade = await line.grade(task, patch)
+    except InfraError as error:
+        failure = Failure(kind=type(error).__name__, message=str(error), stage=stage)
+        return replace(blank, steps=exit_.steps, exit=exit_.reason, patch=patch, failure=failure)
+    return replace(blank, steps=exit_.steps, exit=exit_.reason, patch=patch, grade=grade)
+
+
+async def _work(agent: Agent, task: Task, box: Sandbox, endpoint: Endpoint) -> AgentExit:
+    """Let the agent work within the task's time. Its own faults end the attempt, not the run."""
+    try:
+        async with asyncio.timeout(task.limits.attempt_seconds):
+            return await agent.run(task, box, endpoint)
+    except TimeoutError:
+        return AgentExit(reason="time_limit")
+    except AgentError as error:
+        return AgentExit(reason="agent_error", detail=str(error))
+
+
+@asynccontextmanager
+async def _conversation(line: Line, job: Job) -> AsyncIterator[Conversation]:
+    talk = line.converse(job)
+    try:
+        yield talk
+    finally:
+        await talk.close()

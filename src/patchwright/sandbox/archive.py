@@ -1,0 +1,83 @@
+"""Unpacks the tar a box starts from. Standard library only; used inside the box and by `process.py`.
+
+Nothing lands outside the folder: absolute names, `..`, devices and links that leave the folder are
+refused. Executable bits, times, symbolic and hard links inside are kept; owners are not.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import posixpath
+import tarfile
+
+
+class ArchiveError(Exception):
+    """The tar is damaged, or holds a member that is refused."""
+
+
+def unpack(data: bytes, into: str) -> None:
+    """Unpack the uncompressed tar `data` into the folder `into`. Raises ArchiveError or OSError."""
+    made: set[str] = {into}
+    folders: list[tuple[str, tarfile.TarInfo]] = []
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
+            for member in tar:
+                target = posixpath.join(into, _inside(member.name, member.name))
+                _extract(tar, member, into, target, made)
+                if member.isdir():
+                    folders.append((target, member))
+    except tarfile.TarError as error:
+        raise ArchiveError(f"archive is damaged: {error}") from error
+    for target, member in folders:  # last: a read-only folder must first be filled
+        os.chmod(target, (member.mode & 0o777) | 0o700)
+
+
+def _inside(path: str, name: str) -> str:
+    clean = posixpath.normpath(path)
+    if clean.startswith("/") or clean == ".." or clean.startswith("../"):
+        raise ArchiveError(f"archive member {name!r} points outside of the working directory")
+    return clean
+
+
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, into: str, target: str, made: set[str]) -> None:
+    _make_folder(target if member.isdir() else posixpath.dirname(target), into, made)
+    if member.isdir():
+        return
+    if member.isreg():
+        _write(tar, member, target)
+    elif member.issym():
+        folder = posixpath.dirname(posixpath.normpath(member.name))
+        _inside(posixpath.join(folder, member.linkname), member.name)
+        os.symlink(member.linkname, target)
+    elif member.islnk():
+        os.link(posixpath.join(into, _inside(member.linkname, member.name)), target, follow_symlinks=False)
+    else:
+        raise ArchiveError(f"archive member {member.name!r} is neither a file, a folder nor a link")
+
+
+def _make_folder(path: str, into: str, made: set[str]) -> None:
+    """Create `path` below `into`, refusing to walk through a symbolic link."""
+    if path in made:
+        return
+    _make_folder(posixpath.dirname(path), into, made)
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        if os.path.islink(path) or not os.path.isdir(path):
+            raise ArchiveError(f"archive puts a file into {path!r}, which is no folder") from None
+    made.add(path)
+
+
+def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, target: str) -> None:
+    source = tar.extractfile(member)
+    content = source.read() if source is not None else b""
+    if os.path.lexists(target):
+        os.unlink(target)
+    with open(target, "xb", opener=_opener(member.mode & 0o777 | 0o600)) as file:
+        file.write(content)
+    os.utime(target, (member.mtime, member.mtime))
+
+
+def _opener(mode: int):  # type: ignore[no-untyped-def]
+    return lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, mode)

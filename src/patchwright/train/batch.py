@@ -1,0 +1,84 @@
+"""Samples -> optimizer steps -> micro-batches, and the one normalisation of the loss. No torch.
+
+epoch (supervised) or minibatches (RL)   which samples share an optimizer step
+normalise                                their weights, scaled once for the whole step
+micro_batches                            which rows are computed together: changes speed, not the result
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from patchwright.types import Sample
+
+__all__ = ["Normalisation", "epoch", "micro_batches", "minibatches", "normalise"]
+
+Normalisation = Literal["sequence", "token"]
+"""`sequence`: every trajectory counts the same. `token`: every token counts the same."""
+
+BUCKET = 512
+"""Samples sorted by length together: large enough to waste little padding, small enough to mix lengths."""
+
+
+def micro_batches(samples: Sequence[Sample], max_tokens: int) -> list[list[Sample]]:
+    """Rows of similar length together, at most `max_tokens` with padding (a longer row goes alone)."""
+    batches: list[list[Sample]] = []
+    for sample in sorted(samples, key=len):
+        if batches and (len(batches[-1]) + 1) * len(sample) <= max_tokens:
+            batches[-1].append(sample)
+        else:
+            batches.append([sample])
+    return batches
+
+
+def epoch(samples: Sequence[Sample], max_tokens: int, seed: int) -> list[list[Sample]]:
+    """Every sample once, cut into optimizer steps of at most `max_tokens` with padding.
+
+    Samples are shuffled, sorted by length within buckets, cut, and the steps shuffled again: rows of one
+    step are about equally long, steps come in random order. The same seed gives the same steps.
+    """
+    order = random.Random(seed)
+    shuffled = order.sample(samples, len(samples))
+    buckets = [shuffled[start : start + BUCKET] for start in range(0, len(shuffled), BUCKET)]
+    steps = [step for bucket in buckets for step in micro_batches(bucket, max_tokens)]
+    order.shuffle(steps)
+    return steps
+
+
+def minibatches(samples: Sequence[Sample], count: int, seed: int) -> list[list[Sample]]:
+    """Deal the trajectories at random into `count` optimizer steps; rows of a trajectory stay together.
+
+    Fewer than `count` when there are fewer trajectories. The same seed gives the same deal.
+    """
+    trajectories = list(_by_trajectory(samples).values())
+    random.Random(seed).shuffle(trajectories)
+    dealt = [trajectories[start::count] for start in range(min(count, len(trajectories)))]
+    return [[sample for rows in part for sample in rows] for part in dealt]
+
+
+def normalise(samples: Sequence[Sample], kind: Normalisation) -> list[Sample]:
+    """Scale the weights of one optimizer step so that the loss is a plain sum over all its tokens.
+
+    After it the weights add up to 1, so gradients accumulated over any cut into micro-batches equal those
+    of the whole. Rows of one trajectory (chains after a compaction, sub-agents) count as one sequence.
+    """
+    groups = list(_by_trajectory(samples).values()) if kind == "sequence" else [list(samples)]
+    totals = [sum(sum(row.weights) for row in rows) for rows in groups]
+    trained = sum(total > 0 for total in totals)
+    scaled: dict[int, Sample] = {}
+    for rows, total in zip(groups, totals, strict=True):
+        scale = 1 / (total * trained) if total > 0 else 0.0
+        scaled |= {id(row): replace(row, weights=tuple(w * scale for w in row.weights)) for row in rows}
+    return [scaled[id(sample)] for sample in samples]
+
+
+def _by_trajectory(samples: Sequence[Sample]) -> dict[Hashable, list[Sample]]:
+    """Rows of each trajectory, in order; a sample without a trajectory id stands alone."""
+    groups: defaultdict[Hashable, list[Sample]] = defaultdict(list)
+    for index, sample in enumerate(samples):
+        groups[sample.trajectory_id or index].append(sample)
+    return groups

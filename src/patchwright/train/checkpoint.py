@@ -1,0 +1,98 @@
+"""Folders that are absent or complete: weights for the engine, checkpoints for resuming.
+
+A folder is written beside its place and renamed into it, so a reader, or a run killed at any moment, never
+sees half of one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from transformers import PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from patchwright.errors import ConfigError, StoreError
+from patchwright.train.tokenizer import save_tokenizer
+
+__all__ = ["complete_folder", "read_state", "write_model", "write_new_model", "write_state"]
+
+STATE = "trainer.pt"
+TOKENIZER_SUFFIXES = (".json", ".jinja", ".model", ".txt")
+
+
+@contextmanager
+def complete_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder beside `folder`; on success it takes that place (replacing what is there).
+
+    Raises StoreError when the disk refuses; what was in place then stays.
+    """
+    beside = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    try:
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        yield beside
+        _replace(beside, folder)
+    except OSError as error:
+        raise StoreError(
+            f"{folder} cannot be written: {error}; free space or mend its permissions"
+        ) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _replace(new: Path, folder: Path) -> None:
+    """A filled folder cannot be renamed over: the old one steps aside first."""
+    old = new.with_suffix(".old")
+    if folder.exists():
+        folder.rename(old)
+    new.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def write_new_model(
+    folder: Path, model: PreTrainedModel, tokenizer: Tokenizer, *, chat_template: str
+) -> None:
+    """Write a model made from scratch with its tokenizer, ready for a trainer, an engine or transformers."""
+    with complete_folder(folder) as beside:
+        _save(beside, model)
+        save_tokenizer(tokenizer, beside, chat_template=chat_template)
+
+
+def write_model(folder: Path, model: PreTrainedModel, origin: Path) -> None:
+    """Write weights and config into an empty folder, and the tokenizer's files of `origin` beside them."""
+    _save(folder, model)
+    for file in origin.iterdir():
+        stale_index = file.name.endswith(".index.json")  # names weight shards other than those just written
+        if file.suffix in TOKENIZER_SUFFIXES and not stale_index and not (folder / file.name).exists():
+            shutil.copy(file, folder / file.name)
+
+
+def _save(folder: Path, model: PreTrainedModel) -> None:
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    model.save_pretrained(folder)
+
+
+def write_state(folder: Path, state: dict[str, Any]) -> None:
+    """Write what resuming needs beside the weights."""
+    torch.save(state, folder / STATE)
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """What `write_state` wrote, on the CPU; only tensors and plain values are ever unpickled.
+
+    Raises ConfigError when the folder is no checkpoint.
+    """
+    try:
+        state: dict[str, Any] = torch.load(folder / STATE, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{folder} is no checkpoint (no {STATE}); give a folder under checkpoints/"
+        ) from None
+    return state

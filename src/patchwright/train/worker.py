@@ -1,0 +1,162 @@
+"""A `Trainer` in its own process: the driver's event loop, full of HTTP and boxes, and the model, full of
+small torch calls, would otherwise fight over one interpreter lock. The driver never imports torch."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import multiprocessing
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from patchwright.errors import EngineError
+from patchwright.train.config import LossName, ModelConfig, StepMetrics, TrainConfig
+from patchwright.types import Sample, Weights
+
+if TYPE_CHECKING:
+    from patchwright.train.trainer import Trainer
+
+T = TypeVar("T")
+
+_PDEATHSIG = 1
+"""prctl(2): the signal this process gets when its parent dies."""
+
+_trainer: Trainer | None = None
+"""The child's trainer; None in every other process."""
+
+
+class TrainerProcess:
+    """The methods of `Trainer`, awaited. Raises EngineError when the process is gone.
+
+    Example: `async with TrainerProcess(folder, TrainConfig()) as trainer: await trainer.step(rows, loss="sft")`
+    """
+
+    def __init__(self, model: Path, config: TrainConfig) -> None:
+        # spawn, not fork: the parent has threads and sockets the child must not inherit
+        self._pool = ProcessPoolExecutor(
+            max_workers=1,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_start,
+            initargs=(str(model), config),
+        )
+
+    async def __aenter__(self) -> TrainerProcess:
+        await self._call(_ready)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def step(self, samples: Sequence[Sample], *, loss: LossName, lr_scale: float = 1.0) -> StepMetrics:
+        """`Trainer.step`."""
+        return await self._call(_step, samples, loss, lr_scale)
+
+    async def steps(
+        self, batches: Sequence[Sequence[Sample]], *, loss: LossName, lr_scales: Sequence[float]
+    ) -> StepMetrics:
+        """One `Trainer.step` per batch; returns the metrics of the last, with the mean loss of all."""
+        return await self._call(_steps, batches, loss, lr_scales)
+
+    async def score(self, token_ids: Sequence[int]) -> list[float]:
+        """`Trainer.score`."""
+        return await self._call(_score, token_ids)
+
+    async def save_weights(self, folder: Path, version: int) -> Weights:
+        """`Trainer.save_weights`."""
+        return await self._call(_save_weights, folder, version)
+
+    async def save_checkpoint(self, folder: Path) -> None:
+        """`Trainer.save_checkpoint`."""
+        await self._call(_save_checkpoint, folder)
+
+    async def load_checkpoint(self, folder: Path) -> None:
+        """`Trainer.load_checkpoint`."""
+        await self._call(_load_checkpoint, folder)
+
+    async def close(self) -> None:
+        """Stop the process, at once. Closing twice is allowed."""
+        for process in list((self._pool._processes or {}).values()):
+            process.terminate()  # nothing in it is worth waiting for: what matters is on disk
+        await asyncio.to_thread(self._pool.shutdown, wait=True, cancel_futures=True)
+
+    async def _call(self, function: Callable[..., T], *args: Any) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
+        except BrokenProcessPool as error:
+            raise EngineError(
+                "the trainer's process died (killed, or out of memory); the last checkpoint is whole: "
+                "run the same command again"
+            ) from error
+
+
+def _start(model: str, config: TrainConfig) -> None:
+    """Runs first in the child."""
+    from patchwright.train.trainer import Trainer
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
+    global _trainer
+    _trainer = Trainer(model, config)
+
+
+def _child() -> Trainer:
+    assert _trainer is not None, "only called in the child, after _start"
+    return _trainer
+
+
+def _ready() -> None:
+    _child()
+
+
+def _step(samples: Sequence[Sample], loss: LossName, lr_scale: float) -> StepMetrics:
+    return _child().step(samples, loss=loss, lr_scale=lr_scale)
+
+
+def _steps(batches: Sequence[Sequence[Sample]], loss: LossName, lr_scales: Sequence[float]) -> StepMetrics:
+    done = [_step(batch, loss, scale) for batch, scale in zip(batches, lr_scales, strict=True)]
+    return replace(done[-1], loss=sum(m.loss for m in done) / len(done))
+
+
+def _score(token_ids: Sequence[int]) -> list[float]:
+    return _child().score(token_ids)
+
+
+def _save_weights(folder: Path, version: int) -> Weights:
+    return _child().save_weights(folder, version)
+
+
+def _save_checkpoint(folder: Path) -> None:
+    _child().save_checkpoint(folder)
+
+
+def _load_checkpoint(folder: Path) -> None:
+    _child().load_checkpoint(folder)
+
+
+async def create_model(folder: Path, config: ModelConfig, tokenizer: Path) -> None:
+    """Write a freshly initialised model for the tokenizer saved in `tokenizer`, made in a process of its own.
+
+    `folder` is absent until it is whole.
+    """
+    pool = ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        await asyncio.get_running_loop().run_in_executor(pool, _create_model, folder, config, tokenizer)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _create_model(folder: Path, config: ModelConfig, source: Path) -> None:
+    from tokenizers import Tokenizer
+
+    from patchwright.train.checkpoint import write_new_model
+    from patchwright.train.model import new_model
+
+    tokenizer = Tokenizer.from_file(str(source / "tokenizer.json"))
+    template = json.loads((source / "tokenizer_config.json").read_text())["chat_template"]
+    write_new_model(folder, new_model(config, tokenizer), tokenizer, chat_template=template)
