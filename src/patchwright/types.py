@@ -15,7 +15,9 @@ from typing import Any
 
 __all__ = [
     "AgentExit",
+    "CheckResult",
     "Completion",
+    "Endpoint",
     "Exec",
     "Failure",
     "Finish",
@@ -187,6 +189,18 @@ class Completion:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Endpoint:
+    """An OpenAI-compatible endpoint.
+
+    Example: `Endpoint(base_url="http://127.0.0.1:8011/sessions/ab12/v1", api_key="...", model="policy")`
+    """
+
+    base_url: str
+    api_key: str
+    model: str = "policy"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Turn:
     """One model call exactly as sampled.
 
@@ -327,6 +341,20 @@ class Trajectory:
         if self.failure is not None or self.grade is None:
             return Outcome.VOID
         return Outcome.RESOLVED if self.grade.resolved else Outcome.UNRESOLVED
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckResult:
+    """What one conformance check of a part found.
+
+    Example: `CheckResult(name="stops on the stop signal", ok=False, detail="it did not return within 60 s")`
+    """
+
+    name: str
+    ok: bool
+    detail: str = ""
+    """Why it failed, or was skipped."""
+    skipped: bool = False
 
 
 # --- training ---------------------------------------------------------------------------------

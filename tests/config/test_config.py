@@ -35,7 +35,7 @@ class Top(Config):
     """Folder of the model."""
     rl: Loop = Loop()
     """The loop."""
-    agents: list[Part] = []
+    agents: tuple[Part, ...] = ()
     """Agents to try."""
     warm: Loop | None = None
     """A loop before the loop."""
@@ -58,7 +58,7 @@ def test_file_and_overrides_are_merged(tmp_path: Path) -> None:
     config = load_config(Top, file, ["rl.steps=7", "warm.lr=3e-4", "model=runs/a b", 'agents=[{use="x"}]'])
     assert config.rl == Loop(steps=7, lr=0.5)
     assert config.warm == Loop(lr=3e-4)
-    assert (config.model, config.agents) == ("runs/a b", [Part(use="x")])
+    assert (config.model, config.agents) == ("runs/a b", (Part(use="x"),))
 
 
 def test_no_file_is_all_defaults() -> None:
@@ -80,7 +80,7 @@ def test_config_is_frozen() -> None:
         (
             'model="m"\n[rl]\nsteps="ten"',
             [],
-            '`rl.steps` in run.toml is "ten"; it should be a valid integer, unable to parse string as an integer',
+            '`rl.steps` in run.toml is "ten"; it should be a valid integer, unable to parse string',
         ),
         ('model="m"', ["rl.steps=x"], '`rl.steps` in `-s rl.steps=x` is "x"; it should be a valid integer'),
         ('model="m"', ["rl.mode=fast"], "it should be 'sync' or 'async'"),

@@ -1,5 +1,6 @@
 """The run's folder: what is put comes back equal, before and after sealing, and mistakes are named."""
 
+import itertools
 import json
 import os
 import sqlite3
@@ -81,6 +82,9 @@ trajectories = st.builds(
 )
 
 
+steps_used = itertools.count()
+
+
 def attempt(name: str, *, task: str = "toy-1", resolved: bool | None = True) -> Trajectory:
     grade = None if resolved is None else Grade(resolved=resolved, tests={"t::a": TestStatus.PASSED})
     turn = Turn(id=0, prompt_ids=(1, 2), completion_ids=(3,), logprobs=(-0.1234567890123,))
@@ -103,8 +107,8 @@ def test_pack_loses_nothing(trajectory: Trajectory) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 @given(st.lists(trajectories, min_size=1, max_size=4, unique_by=lambda t: t.id))
 def test_sealing_loses_nothing(tmp_path: Path, batch: list[Trajectory]) -> None:
+    step = next(steps_used)
     with Run.create_or_open(tmp_path / "property", {}) as run:
-        step = len(run.counts()) + sum(n for *_, n in run.counts()) + 1
         run.put_many(batch, stage="s", step=step, version=1)
         expected = sorted(batch, key=lambda t: t.id.encode())
         assert run.get("s", step) == expected
@@ -198,19 +202,22 @@ def test_folders_are_absent_or_complete(run: Run) -> None:
     run.folder("checkpoints", 12).mkdir(parents=True)
     run.folder("checkpoints", 9).mkdir()
     assert run.latest("checkpoints") == (12, run.path / "checkpoints" / "12")
+    run.drop_folder(run.folder("checkpoints", 12))
+    assert [path.name for path in (run.path / "checkpoints").iterdir()] == ["9"]
 
 
 def test_leftovers_are_removed_and_artefacts_stay(tmp_path: Path) -> None:
     with Run.create_or_open(tmp_path / "demo", {}) as run:
         run.put(attempt("a"), stage="s", step=0, version=0)
         run.seal("s", 0)
-        for name in ("weights/v1.tmp", "checkpoints/2.old.tmp", "weights/v0"):
+        for name in ("weights/v1.tmp", "weights/v0.old.tmp", "weights/v0", "weights/v2.old.tmp"):
             (run.path / name).mkdir(parents=True)
         (run.path / "trajectories" / "s-000001.parquet.tmp").write_bytes(b"half")
         (run.path / "summary.json.tmp").write_text("{")
     with Run.create_or_open(tmp_path / "demo", {}) as run:
         assert not list(run.path.rglob("*.tmp"))
-        assert (run.path / "weights" / "v0").is_dir() and run.keys("s", 0) == {"a"}
+        assert sorted(p.name for p in (run.path / "weights").iterdir()) == ["v0", "v2"]
+        assert run.keys("s", 0) == {"a"}
 
 
 def test_summary(run: Run) -> None:

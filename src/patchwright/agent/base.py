@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from patchwright.sandbox.base import Sandbox
-from patchwright.types import AgentExit, Task
+from patchwright.types import AgentExit, Endpoint, Task
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Endpoint:
-    """An OpenAI-compatible endpoint.
-
-    Example: `Endpoint(base_url="http://127.0.0.1:8011/sessions/ab12/v1", api_key="...", model="policy")`
-    """
-
-    base_url: str
-    api_key: str
-    model: str = "policy"
+__all__ = ["Agent", "Endpoint"]
 
 
 class Agent(Protocol):

@@ -1,9 +1,9 @@
 """Keys and values of the local engine: where they live while a sequence runs, and after.
 
-A sequence's prompt is computed into a `Span` of its own. Decoding, it sits in a row of a `Slab` of sequences of
-similar length, so that one attention call serves the whole slab with little padding. Finished, it is a
-`Span` again, kept in a `PrefixCache` for the next turn of the conversation. A copy between the two costs about
-what one decoding step reads anyway.
+A sequence's prompt is computed into a `Span` of its own. Decoding, it sits in a row of a `Slab` of sequences
+of similar length, so that one attention call serves the whole slab with little padding. Finished, it is a
+`Span` again, kept in a `PrefixCache` for the next turn of the conversation. A copy between the two costs
+about what one decoding step reads anyway.
 
 Shapes: L layers, K key/value heads, C capacity in tokens, D head dimension, H query heads, R rows.
 """
@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Layout", "PrefixCache", "Prefilling", "Slab", "Span", "capacity_for"]
+__all__ = ["Layout", "Prefilling", "PrefixCache", "Slab", "Span", "capacity_for"]
 
 _BLOCK = 16
 """Tokens per entry of the prefix index."""
@@ -38,8 +38,12 @@ class Layout:
     device: torch.device
 
     def empty(self, *sizes: int) -> Tensor:
-        """An uninitialised tensor of this format."""
+        """An uninitialised tensor of this format, for what is written before it is read."""
         return torch.empty(*sizes, dtype=self.dtype, device=self.device)
+
+    def zeros(self, *sizes: int) -> Tensor:
+        """Zeros of this format, for what attention reads behind a mask: a masked NaN is still a NaN."""
+        return torch.zeros(*sizes, dtype=self.dtype, device=self.device)
 
     @property
     def token_bytes(self) -> int:
@@ -114,9 +118,9 @@ class Slab:
         self.capacity = capacity
         self._layout = layout
         self._used = 0
-        self._k = layout.empty(layout.layers, 0, layout.kv_heads, capacity, layout.head_dim)
-        self._v = torch.empty_like(self._k)
-        self._index = torch.empty(0, dtype=torch.long)
+        self._k = layout.zeros(layout.layers, 0, layout.kv_heads, capacity, layout.head_dim)
+        self._v = torch.zeros_like(self._k)
+        self._rows = self._index = torch.empty(0, dtype=torch.long)
         self._mask = torch.empty(0)
         self._longest = 0
 
@@ -133,7 +137,7 @@ class Slab:
         return row
 
     def _grown(self, old: Tensor) -> Tensor:
-        new = self._layout.empty(old.shape[0], max(4, 2 * old.shape[1]), *old.shape[2:])
+        new = self._layout.zeros(old.shape[0], max(4, 2 * old.shape[1]), *old.shape[2:])
         new[:, : old.shape[1]] = old
         return new
 
@@ -147,6 +151,11 @@ class Slab:
         if row != self._used:
             self._k[:, row, :, :last_tokens] = self._k[:, self._used, :, :last_tokens]
             self._v[:, row, :, :last_tokens] = self._v[:, self._used, :, :last_tokens]
+
+    def erase(self, row: int) -> None:
+        """Forget a row's content, which is not numbers and would spoil whoever has the row next."""
+        self._k[:, row] = 0
+        self._v[:, row] = 0
 
     def prepare(self, filled: Sequence[int]) -> None:
         """Begin a step in which every row gains a token; `filled` counts each row's tokens before it."""
@@ -197,21 +206,19 @@ class PrefixCache:
 
     def match(self, ids: Sequence[int]) -> tuple[Span | None, int]:
         """The span that begins as `ids` does for the most tokens, and how many. Blocks of 16 find it."""
-        best: Span | None = None
-        for key in _block_keys(ids):
-            span = self._index.get(key)
-            if span is None:
-                break
-            best = span
+        best = next((self._index[key] for key in reversed(_block_keys(ids)) if key in self._index), None)
         if best is None:
             return None, 0
         self._spans.move_to_end(id(best))
         return best, _common(best.ids, ids)
 
+    def takes(self, tokens: int) -> bool:
+        """Whether a span of this many tokens would be kept."""
+        return tokens >= _BLOCK and tokens * self._layout.token_bytes <= self._limit
+
     def add(self, span: Span) -> None:
         """Keep a span; one that it extends is dropped, since it answers every match of that one."""
-        size = self._size(span)
-        if size > self._limit or len(span.ids) < _BLOCK:
+        if not self.takes(len(span.ids)):
             return
         older, common = self.match(span.ids)
         if older is not None and common == len(span.ids):
@@ -220,12 +227,12 @@ class PrefixCache:
             self._drop(older)
         self._spans[id(span)] = span
         self._index.update(dict.fromkeys(_block_keys(span.ids), span))
-        self._bytes += size
+        self._bytes += self._size(span)
         while self._bytes > self._limit:
             self._drop(next(iter(self._spans.values())))
 
     def _size(self, span: Span) -> int:
-        return span.k.shape[2] * self._layout.token_bytes
+        return len(span.ids) * self._layout.token_bytes
 
     def _drop(self, span: Span) -> None:
         del self._spans[id(span)]

@@ -11,7 +11,7 @@ D head dimension, F feed-forward, V vocabulary, L layers.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,11 +148,13 @@ class _Linear:
 
     def named(self, prefix: str, parts: dict[str, int]) -> dict[str, Tensor]:
         """Checkpoint name -> view of this projection, for `parts` stacked in order."""
-        views = dict(zip(parts, self.weight.split(list(parts.values())), strict=True))
-        found = {f"{prefix}.{part}.weight": view for part, view in views.items()}
-        if self.bias is not None:
-            biases = zip(parts, self.bias.split(list(parts.values())), strict=True)
-            found |= {f"{prefix}.{part}.bias": view for part, view in biases}
+        found: dict[str, Tensor] = {}
+        first = 0
+        for part, rows in parts.items():
+            found[f"{prefix}.{part}.weight"] = self.weight[first : first + rows]
+            if self.bias is not None:
+                found[f"{prefix}.{part}.bias"] = self.bias[first : first + rows]
+            first += rows
         return found
 
 
@@ -198,7 +200,7 @@ class Decoder:
     """
 
     def __init__(self, folder: Path, shape: Shape, *, dtype: torch.dtype, device: torch.device) -> None:
-        to = {"dtype": dtype, "device": device}
+        to: dict[str, Any] = {"dtype": dtype, "device": device}
         self.shape = shape
         self.dtype = dtype
         self.device = device
@@ -226,19 +228,11 @@ class Decoder:
     def load(self, folder: Path) -> None:
         """Copy a folder's weights in. Raises EngineError, before any change, when they do not fit."""
         targets = self._named()
-        files = _locate(folder)
-        missing = sorted(targets.keys() - files.keys())
-        if missing:
-            raise EngineError(f"{folder} lacks {len(missing)} weights of the model, first '{missing[0]}'")
-        sources: dict[str, Tensor] = {}
+        sources = _read(folder, targets.keys())
         for name, target in targets.items():
-            source = _read(files[name], name)
-            if source.shape != _file_shape(name, target):
-                raise EngineError(
-                    f"{folder}: '{name}' has shape {tuple(source.shape)}, "
-                    f"the model wants {_file_shape(name, target)}"
-                )
-            sources[name] = source
+            wanted = _file_shape(name, target)
+            if (found := tuple(sources[name].shape)) != wanted:
+                raise EngineError(f"{folder}: '{name}' has shape {found}, the model wants {wanted}")
         for name, target in targets.items():
             target.copy_(sources[name])
 
@@ -278,36 +272,39 @@ class Decoder:
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary embedding of x [N, heads, D], halves paired as Hugging Face pairs them."""
-    halves = x.unflatten(-1, (2, -1))
+    halves = x.view(*x.shape[:-1], 2, -1)
     return torch.addcmul(halves * cos, halves.flip(2), sin).flatten(-2)
 
 
 # --- safetensors folders ----------------------------------------------------------------------
 
 
-def _locate(folder: Path) -> dict[str, Path]:
-    """Weight name -> the file that holds it. Raises EngineError when there is none or one is damaged."""
-    files = sorted(folder.glob("*.safetensors"))
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        files = [folder / name for name in sorted(names)]
-    if not files:
-        raise EngineError(f"{folder} holds no *.safetensors file")
-    found: dict[str, Path] = {}
-    for file in files:
+def _read(folder: Path, names: Iterable[str]) -> dict[str, Tensor]:
+    """Named weights of a folder. Raises EngineError when one is missing or a file is damaged."""
+    missing = set(names)
+    found: dict[str, Tensor] = {}
+    for file in _files(folder):
         try:
             with safe_open(file, framework="pt") as opened:
-                found |= dict.fromkeys(opened.keys(), file)
+                here = missing.intersection(opened.keys())
+                found |= {name: opened.get_tensor(name) for name in here}
         except (SafetensorError, OSError) as error:
             raise EngineError(f"{file} cannot be read: {error}") from None
+        missing -= here
+    if missing:
+        raise EngineError(f"{folder} lacks {len(missing)} weights of the model, first '{min(missing)}'")
     return found
 
 
-def _read(file: Path, name: str) -> Tensor:
-    with safe_open(file, framework="pt") as opened:
-        tensor: Tensor = opened.get_tensor(name)
-        return tensor
+def _files(folder: Path) -> list[Path]:
+    """The folder's safetensors files: those its index names, else all."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        return [folder / name for name in sorted(names)]
+    if files := sorted(folder.glob("*.safetensors")):
+        return files
+    raise EngineError(f"{folder} holds no *.safetensors file")
 
 
 def _file_shape(name: str, target: Tensor) -> tuple[int, ...]:

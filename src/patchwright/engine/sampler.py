@@ -100,4 +100,5 @@ def _uniform(streams: Sequence[int], steps: Sequence[int]) -> npt.NDArray[np.flo
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     state ^= state >> np.uint64(31)
-    return (state >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+    uniform: npt.NDArray[np.float32] = (state >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+    return uniform

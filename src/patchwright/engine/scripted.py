@@ -58,21 +58,29 @@ class ScriptedEngine:
         """The next reply and the stop id. Raises EngineError when the script has run out."""
         if self._closed:
             raise EngineError("the scripted engine is closed")
-        room = min(sampling.max_tokens, self._max_context - len(prompt_ids))
-        whole = [] if room <= 0 else [*self._encode(self._reply(prompt_ids)), self._stop_id]
-        ids = tuple(whole[: max(room, 0)])
+        room = max(0, min(sampling.max_tokens, self._max_context - len(prompt_ids)))
+        whole = self._until_stop(self._reply(prompt_ids), sampling) if room else ()
+        ids = whole[:room]
         await asyncio.sleep(0)
         if on_tokens is not None and ids:
             on_tokens(ids)
         finish = Finish.STOP if ids and len(ids) == len(whole) else Finish.LENGTH
         return Completion(token_ids=ids, logprobs=(0.0,) * len(ids), finish=finish, version=self._version)
 
+    def _until_stop(self, reply: str, sampling: Sampling) -> tuple[int, ...]:
+        """A reply's tokens up to whatever ends it first; its own end is the stop id."""
+        ids = (*self._encode(reply), self._stop_id)
+        for count, token in enumerate(ids, 1):
+            if token in sampling.stop_ids or any(text in self._decode(ids[:count]) for text in sampling.stop):
+                return ids[:count]
+        return ids
+
     def _reply(self, prompt_ids: Sequence[int]) -> str:
         if callable(self._replies):
             return self._replies(self._decode(prompt_ids))
         call, self._calls = self._calls, self._calls + 1
         if call >= len(self._replies):
-            raise EngineError(f"the script has {len(self._replies)} replies and call {call + 1} asks for one more")
+            raise EngineError(f"the script's {len(self._replies)} replies are used up")
         return self._replies[call]
 
     async def load(self, weights: Weights) -> None:

@@ -1,1 +1,6 @@
-"""The recording OpenAI-compatible endpoint between agents and engines."""
+"""The recording OpenAI-compatible endpoint between agents and an engine."""
+
+from patchwright.gateway.server import Gateway
+from patchwright.gateway.session import Session
+
+__all__ = ["Gateway", "Session"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from patchwright.agent.base import Agent, Endpoint
+from patchwright.agent.base import Agent
 from patchwright.agent.bash import BashAgent, BashConfig
 from patchwright.config import Config
 from patchwright.engine.base import Engine
@@ -18,7 +19,7 @@ from patchwright.render import Renderer
 from patchwright.rollout.rollout import Line
 from patchwright.sandbox.base import SandboxBackend
 from patchwright.sandbox.select import open_backend
-from patchwright.types import Sampling
+from patchwright.types import Endpoint, Sampling
 
 
 class SandboxConfig(Config):
@@ -42,9 +43,7 @@ class SamplingConfig(Config):
 
     def sampling(self) -> Sampling:
         """As the engine takes it."""
-        return Sampling(
-            temperature=self.temperature, top_p=self.top_p, max_tokens=self.max_tokens
-        )
+        return Sampling(temperature=self.temperature, top_p=self.top_p, max_tokens=self.max_tokens)
 
 
 class LineConfig(Config):
@@ -79,9 +78,8 @@ async def open_boxes(config: SandboxConfig) -> AsyncIterator[SandboxBackend]:
 @asynccontextmanager
 async def open_engine(model: Path, config: LocalEngineConfig) -> AsyncIterator[ProcessEngine]:
     """The local engine on a model folder, in its own process. Raises ConfigError or EngineError."""
-    engine = ProcessEngine(str(model), config)
+    engine = await asyncio.to_thread(ProcessEngine, model, config=config)  # loading takes seconds
     try:
-        await engine.start()
         yield engine
     finally:
         await engine.close()
@@ -101,7 +99,6 @@ async def assemble(config: LineConfig, model: Path | Endpoint) -> AsyncIterator[
     """The whole line of `rollout` and `eval`: on a model folder, or against somebody's endpoint."""
     async with AsyncExitStack() as stack:
         agent = BashAgent(config.agent)
-        stack.push_async_callback(agent.close)
         backend = await stack.enter_async_context(open_boxes(config.sandbox))
         if isinstance(model, Endpoint):
             yield Line(backend=backend, agent=agent, model=model, grade=Grader(backend))

@@ -77,9 +77,7 @@ async def evaluate(
     resolved = len(run.entries(stage=stage, outcome=Outcome.RESOLVED))
     with view.stage(stage, total=len(jobs), done=len(known)) as progress:
         todo = [job for job in jobs if job.id not in known]
-        async for trajectory in run_jobs(
-            line, todo, concurrency=config.concurrency, retries=config.retries
-        ):
+        async for trajectory in run_jobs(line, todo, concurrency=config.concurrency, retries=config.retries):
             run.put(trajectory, stage=stage, step=0, version=version)
             resolved += trajectory.outcome is Outcome.RESOLVED
             progress.advance()

@@ -19,7 +19,9 @@ from patchwright.tasks.files import load_tasks
 from patchwright.types import Task
 
 
-async def run_grade(config: LineConfig, tasks: Path, predictions: Path, report: Path, view: View) -> dict[str, int]:
+async def run_grade(
+    config: LineConfig, tasks: Path, predictions: Path, report: Path, view: View
+) -> dict[str, int]:
     """Grade every prediction, write one JSON line each to `report`, and count the outcomes."""
     patches = read_predictions(predictions, {task.id: task for task in load_tasks(tasks)})
     counts = {"resolved": 0, "unresolved": 0, "void": 0}
@@ -71,5 +73,7 @@ def _prediction(where: str, line: str, tasks: Mapping[str, Task]) -> tuple[Task,
             f'{where}: expected {{"instance_id": "...", "model_patch": "..."}} ({error!r})'
         ) from error
     if name not in tasks:
-        raise ConfigError(f"{where}: the tasks file has no task {name!r}{nearest(name, tasks)}")
+        close = nearest(name, list(tasks))
+        hint = f"; did you mean {close!r}?" if close else ""
+        raise ConfigError(f"{where}: the tasks file has no task {name!r}" + hint)
     return tasks[name], patch

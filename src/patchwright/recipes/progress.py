@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 _PLAIN_EVERY = 5.0
@@ -45,7 +53,7 @@ class View:
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
         self._live: Progress | None = None
-        self._bar = None
+        self._bar: TaskID | None = None
         self._last = 0.0
 
     @contextmanager
@@ -54,7 +62,8 @@ class View:
         stage = Stage(self, name, total, done)
         if self.console.is_terminal:
             with self._progress() as live:
-                self._live, self._bar = live, live.add_task(name, total=total, completed=done, text="", rate="")
+                self._live = live
+                self._bar = live.add_task(name, total=total, completed=done, text="", rate="")
                 yield stage
                 self.draw(stage)
             self._live = None

@@ -10,6 +10,7 @@ graded:
 from __future__ import annotations
 
 import random
+import shutil
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -30,11 +31,13 @@ from patchwright.rollout.rollout import Job, Line
 from patchwright.store import Run
 from patchwright.tasks.files import load_tasks
 from patchwright.train.advantage import group_advantages
-from patchwright.train.samples import samples as samples_of
 from patchwright.train.config import StepMetrics, TrainConfig
+from patchwright.train.samples import samples as samples_of
 from patchwright.train.worker import TrainerProcess
 from patchwright.types import Outcome, Sample, Sampling, Task, Trajectory, Weights
 
+MAY_CHANGE = ("rl.steps", "line.concurrency")
+"""What a resumed run may be given anew."""
 
 _PROBE = (3, 4, 5, 6, 7, 8)
 """Any ids do: parity holds for every prompt or for none."""
@@ -89,11 +92,11 @@ async def train_rl(
             started = time.monotonic()
             jobs = _jobs(tasks, config, pace, step)
             rollouts = await _roll_out(line, run, jobs, pace, step, first + step - 1, progress)
-            weights, stats = await _update(trainer, run, rollouts, config, step=step, number=first + step)
+            weights, stats = await _update(trainer, run, rollouts, config, first + step)
             await engine.load(weights)
             await check_parity(engine, trainer, config)
             record = _record(rollouts, stats, time.monotonic() - started)
-            metrics.append(stage="rl", step=step, **record)
+            metrics.write("rl", step, **record)
             run.mark("rl", step, **record)
             run.seal("rl", step)
             _forget(run, first + step - 2)
@@ -187,7 +190,7 @@ async def _roll_out(
 
 
 async def _update(
-    trainer: TrainerProcess, run: Run, rollouts: Sequence[Trajectory], config: RlConfig, *, step: int, number: int
+    trainer: TrainerProcess, run: Run, rollouts: Sequence[Trajectory], config: RlConfig, number: int
 ) -> tuple[Weights, StepMetrics | None]:
     """Train unless the checkpoint says it was done, then make sure the weights are there."""
     stats = None
@@ -222,7 +225,7 @@ def _forget(run: Run, number: int) -> None:
     """Drop the checkpoint before the last: one is enough to resume, two survive a torn disk."""
     old: Path = run.folder("checkpoints", number)
     if number > 0 and old.exists():
-        run.drop_folder(old)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 async def run_rl(
@@ -237,14 +240,11 @@ async def run_rl(
         "model": str(model),
     }
     async with AsyncExitStack() as stack:
-        run = stack.enter_context(Run.create_or_open(folder, stored, may_change=("rl.steps", "line.concurrency")))
+        run = stack.enter_context(Run.create_or_open(folder, stored, may_change=MAY_CHANGE))
         agent = BashAgent(line_config.agent)
-        stack.push_async_callback(agent.close)
         backend = await stack.enter_async_context(open_boxes(line_config.sandbox))
         engine = await stack.enter_async_context(open_engine(model, line_config.engine))
-        line = await stack.enter_async_context(
-            open_line(backend, agent, engine, Renderer.load(str(model)))
-        )
+        line = await stack.enter_async_context(open_line(backend, agent, engine, Renderer.load(str(model))))
         trainer = await stack.enter_async_context(TrainerProcess(model, config.train))
         start = Weights(version=0, path=str(model))
         return await train_rl(line, engine, trainer, run, chosen, config, line_config, start=start, view=view)

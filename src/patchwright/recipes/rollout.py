@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from patchwright.agent.base import Endpoint
 from patchwright.agent.bash import BashAgent
 from patchwright.engine.scripted import ScriptedEngine
 from patchwright.recipes.assembly import LineConfig, assemble, open_boxes, open_line
@@ -15,6 +14,7 @@ from patchwright.recipes.progress import View
 from patchwright.render import Renderer
 from patchwright.store import Run
 from patchwright.tasks.files import load_tasks
+from patchwright.types import Endpoint
 
 STAGE = "rollout"
 
@@ -51,7 +51,6 @@ async def run_expert(
     async with AsyncExitStack() as stack:
         run = stack.enter_context(Run.create_or_open(folder, stored))
         agent = BashAgent(config.agent)
-        stack.push_async_callback(agent.close)
         backend = await stack.enter_async_context(open_boxes(config.sandbox))
         renderer = Renderer.load(str(model))
         nobody = ScriptedEngine((), renderer.encode, renderer.decode, stop_id=renderer.stop_ids[0])

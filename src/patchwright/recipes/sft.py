@@ -73,7 +73,7 @@ async def train_sft(
             for batch in batches:
                 scale = schedule(stage.done, stage.done / total, warmup=config.warmup_steps)
                 stats = await trainer.step(batch, loss="sft", lr_scale=scale)
-                metrics.append(stage="sft", step=stage.done, **asdict(stats))
+                metrics.write("sft", stage.done, **asdict(stats))
                 stage.advance()
                 stage.note(f"loss {stats.loss:.3f}")
             await trainer.save_checkpoint(run.folder("checkpoints", number))

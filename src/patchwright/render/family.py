@@ -8,15 +8,44 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from patchwright.errors import AgentError
 from patchwright.render.template import ChatTokenizer
 
-if TYPE_CHECKING:
-    from renderers import Renderer as Family
+__all__ = ["Family", "find_family"]
 
-__all__ = ["find_family"]
+
+class Family(Protocol):
+    """What is used of a renderer of the `renderers` library."""
+
+    def render_ids(
+        self, messages: list[Any], *, tools: list[Any] | None, add_generation_prompt: bool
+    ) -> list[int]:
+        """Prompt ids of a conversation."""
+        ...
+
+    def parse_response(
+        self, token_ids: list[int], *, tools: list[Any] | None, prompt_ids: list[int] | None
+    ) -> Any:
+        """Content, reasoning and tool calls of a completion."""
+        ...
+
+    def bridge_to_next_turn(
+        self,
+        previous_prompt_ids: list[int],
+        previous_completion_ids: list[int],
+        new_messages: list[Any],
+        *,
+        tools: list[Any] | None,
+    ) -> Any | None:
+        """All ids of the next prompt, or None."""
+        ...
+
+    def get_stop_token_ids(self) -> list[int]:
+        """Ids that end a turn."""
+        ...
+
 
 _TOOL = {
     "type": "function",
@@ -68,7 +97,8 @@ def find_family(tokenizer: ChatTokenizer) -> Family | None:
 
 def _families(tokenizer: ChatTokenizer) -> Iterator[Family]:
     """Every family that this tokenizer has the tokens for; `default` is the template itself, left out."""
-    from renderers import base, config_from_name, create_renderer  # 0.5 s: only where it is used
+    # Half a second to import: only where it is used. It ships no type information.
+    from renderers import base, config_from_name, create_renderer  # type: ignore[import-untyped]
 
     base._populate_registry()
     for name in base.RENDERER_REGISTRY:
@@ -91,7 +121,7 @@ def _keep_thinking(config: Any) -> Any:
 def _renders(family: Family, wanted: list[list[int]]) -> bool:
     try:
         return all(
-            family.render_ids(messages, tools=tools, add_generation_prompt=True) == ids  # type: ignore[arg-type]
+            family.render_ids(messages, tools=tools, add_generation_prompt=True) == ids
             for (messages, tools), ids in zip(_PROBES, wanted, strict=True)
         )
     except Exception:  # see _families

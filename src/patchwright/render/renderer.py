@@ -11,14 +11,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from patchwright.errors import AgentError
-from patchwright.render.family import find_family
+from patchwright.render.family import Family, find_family
 from patchwright.render.template import ChatTokenizer, read_json
-
-if TYPE_CHECKING:
-    from renderers import Renderer as Family
 
 __all__ = ["Message", "Parsed", "Renderer", "ToolCall"]
 
@@ -67,7 +64,7 @@ class Renderer:
         self._family: Family | None = find_family(tokenizer)
         self._header = self._find_header()
         self.stop_ids = self._find_stop_ids(extra_stop_ids)
-        """Ids that end a turn."""
+        """Ids that end a turn; the one the chat template writes comes first."""
 
     @classmethod
     def load(cls, path: str) -> Renderer:
@@ -101,9 +98,7 @@ class Renderer:
         if self._family is None:
             return self.encode(self._tokenizer.apply(safe, tools, add_generation_prompt=True))
         try:
-            return list(
-                self._family.render_ids(safe, tools=_list(tools), add_generation_prompt=True)  # type: ignore[arg-type]
-            )
+            return list(self._family.render_ids(safe, tools=_list(tools), add_generation_prompt=True))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise AgentError(f"the chat template refuses this conversation: {error}") from None
 
@@ -130,7 +125,7 @@ class Renderer:
                 list(prompt_ids),
                 list(completion_ids),
                 safe,
-                tools=_list(tools),  # type: ignore[arg-type]
+                tools=_list(tools),
             )
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
@@ -145,7 +140,7 @@ class Renderer:
         found = self._family.parse_response(
             list(completion_ids),
             tools=_list(tools),
-            prompt_ids=self._header,  # type: ignore[arg-type]
+            prompt_ids=self._header,
         )
         calls = [call for call in found.tool_calls if call.status == "ok" and call.name]
         broken = [call.raw for call in found.tool_calls if call.status != "ok" or not call.name]
@@ -206,15 +201,13 @@ class Renderer:
         return self.encode(whole[len(bare) :]) if whole.startswith(bare) else []
 
     def _find_stop_ids(self, extra: Sequence[int]) -> tuple[int, ...]:
-        found = set(self._family.get_stop_token_ids()) if self._family else set()
-        found.update(extra)
-        if self._tokenizer.eos_token_id is not None:
-            found.add(self._tokenizer.eos_token_id)
         suffix = self._suffix([], None, add_generation_prompt=False)
         closing = self.encode(suffix)[:1] if suffix else []
-        if closing and not self.decode(closing):  # a special token right after the reply ends the turn
-            found.update(closing)
-        return tuple(sorted(found))
+        if closing and self.decode(closing):  # plain text after the reply does not end a turn
+            closing = []
+        family = self._family.get_stop_token_ids() if self._family else []
+        end = self._tokenizer.eos_token_id
+        return tuple(dict.fromkeys([*closing, *family, *([] if end is None else [end]), *extra]))
 
     def _safe(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         """Messages as templates want them: text content, arguments as objects, special tokens defused."""

@@ -172,7 +172,7 @@ def _read_template(folder: Path, config: Mapping[str, Any]) -> str:
         template = named.get("default")
     if not isinstance(template, str):
         raise ConfigError(
-            f"{folder} has no chat template; add chat_template.jinja (a base model has none: CHATML is a start)"
+            f"{folder} has no chat template; add a chat_template.jinja (base models come without)"
         )
     return template
 

@@ -13,14 +13,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from patchwright.agent.base import Agent, Endpoint
+from patchwright.agent.base import Agent
 from patchwright.engine.base import Engine
 from patchwright.errors import AgentError, InfraError
 from patchwright.gateway.server import Gateway
 from patchwright.grade.patch import take_patch
 from patchwright.grade.tests import open_box
 from patchwright.sandbox.base import Sandbox, SandboxBackend
-from patchwright.types import AgentExit, Failure, Grade, Sampling, Task, Trajectory, Turn
+from patchwright.types import AgentExit, Endpoint, Failure, Grade, Sampling, Task, Trajectory, Turn
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,10 @@ from pathlib import Path
 
 from patchwright.errors import ConfigError, StoreError
 
-__all__ = ["attributed", "commit", "lock", "remove_leftovers", "sync_tree", "write_text"]
+__all__ = ["attributed", "commit", "lock", "remove", "remove_leftovers", "sync_tree", "write_text"]
+
+ASIDE = ".old.tmp"
+"""Suffix of a folder that is being replaced."""
 
 
 @contextmanager
@@ -48,7 +51,7 @@ def commit(beside: Path, final: Path) -> None:
     """
     sync_tree(beside)
     if final.is_dir():
-        old = final.with_name(final.name + ".old.tmp")
+        old = final.with_name(final.name + ASIDE)
         shutil.rmtree(old, ignore_errors=True)
         final.rename(old)
         beside.rename(final)
@@ -56,6 +59,13 @@ def commit(beside: Path, final: Path) -> None:
     else:
         beside.replace(final)
     _sync(final.parent)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder at once: it is renamed first, so that no half of it stays under its name."""
+    gone = folder.with_name(folder.name + ".gone.tmp")
+    folder.rename(gone)
+    shutil.rmtree(gone)
 
 
 def sync_tree(path: Path) -> None:
@@ -75,9 +85,15 @@ def _sync(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove `*.tmp` in a run's folder and one level below: what a killed process was writing."""
+    """Remove `*.tmp` in a run's folder and one level below: what a killed process was writing.
+
+    A folder that was set aside for a replacement that never came is put back.
+    """
     for path in [*folder.glob("*.tmp"), *folder.glob("*/*.tmp")]:
-        if path.is_dir() and not path.is_symlink():
+        final = path.with_name(path.name.removesuffix(ASIDE))
+        if path.name.endswith(ASIDE) and not final.exists():
+            path.rename(final)
+        elif path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink()

@@ -257,6 +257,11 @@ class Run:
             final.parent.mkdir(parents=True, exist_ok=True)
             files.commit(beside, final)
 
+    def drop_folder(self, final: Path) -> None:
+        """Remove an artefact that is needed no more; interrupted, it is absent or complete."""
+        with files.attributed(f"remove {final.name}", final.parent):
+            files.remove(final)
+
     def latest(self, kind: str) -> tuple[int, Path] | None:
         """The complete artefact of the highest number, or None."""
         numbers = [path.name.removeprefix("v") for path in (self.path / kind).glob("*") if path.is_dir()]

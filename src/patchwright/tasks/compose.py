@@ -21,11 +21,12 @@ from patchwright.tasks.function import (
     integers,
 )
 
-NAMES = tuple(
-    "apply assess build calc check collect combine compute count_up crunch derive digest eval_items extract "
-    "figure find fold gather gauge inspect make measure merge pick process rate reduce report resolve scan "
-    "score solve study summary tally weigh work".split()
-)
+_NAMES = """
+apply assess build calc check collect combine compute count_up crunch derive digest eval_items extract
+figure find fold gather gauge inspect make measure merge pick process rate reduce report resolve scan
+score solve study summary tally weigh work
+"""
+NAMES = tuple(_NAMES.split())
 """Names of composed functions: they say nothing, the docstring says all."""
 
 _SLICES = (
@@ -106,7 +107,11 @@ def _signature(rng: Random) -> Signature:
 def _realise(signature: Signature, rng: Random) -> Function:
     """Names, constants and example calls for a signature."""
     piece, condition = _SLICES[signature[0]], _CONDITIONS[signature[1]]
-    transform, reduction, last = _TRANSFORMS[signature[2]], _REDUCTIONS[signature[3]], _LAST_STEPS[signature[4]]
+    transform, reduction, last = (
+        _TRANSFORMS[signature[2]],
+        _REDUCTIONS[signature[3]],
+        _LAST_STEPS[signature[4]],
+    )
     names = _names(rng)
     c_piece, c_condition, c_transform, c_last = ({"c": str(rng.randint(2, 6))} for _ in range(4))
     element = transform[1].format(**names, **c_transform)

@@ -81,4 +81,6 @@ def word(rng: Random, low: int = 3, high: int = 6) -> str:
 
 def define(name: str, parameters: str, doc: str, body: Sequence[str]) -> str:
     """The source of a function; `body` lines are relative to the function's indentation."""
-    return "\n".join([f"def {name}({parameters}):", f'    """{doc}"""', *(f"    {line}" for line in body), ""])
+    return "\n".join(
+        [f"def {name}({parameters}):", f'    """{doc}"""', *(f"    {line}" for line in body), ""]
+    )

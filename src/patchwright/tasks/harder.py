@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from patchwright.tasks.function import Arguments, integers, word
-from patchwright.tasks.handwritten import (
+from patchwright.tasks.kind import (
     Kind,
     Slots,
     a_grid,
@@ -67,7 +67,8 @@ HARDER: tuple[Kind, ...] = (
         ("count_digit", "digit_count"),
         "{n}, digit",
         "Count how often digit occurs in {n}.",
-        "count = 0\nwhile {n} > 0:\n    if {n} % 10 == digit:\n        count += 1\n    {n} //= 10\nreturn count",
+        "count = 0\nwhile {n} > 0:\n    if {n} % 10 == digit:\n        count += 1\n"
+        "    {n} //= 10\nreturn count",
         lambda rng, slots: (rng.choice((1221, 3113, 2332, 1112, 3213)), rng.randint(1, 3)),
     ),
     Kind(
@@ -152,7 +153,7 @@ HARDER: tuple[Kind, ...] = (
         "percent",
         ("percent_{tag}",),
         "{xs}{bound}",
-        "Return the percentage of the elements of {xs} that are {that}.",
+        "Return the percentage of the elements of {xs} that are {that}, rounded down.",
         "hits = sum(1 for {x} in {xs} if {if})\nreturn 100 * hits // len({xs})",
         list_and_bound,
     ),

@@ -6,7 +6,6 @@ sees half of one.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,16 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from patchwright.errors import ConfigError, StoreError
+from patchwright.store.files import commit
 from patchwright.train.tokenizer import save_tokenizer
 
 __all__ = ["complete_folder", "read_state", "write_model", "write_new_model", "write_state"]
 
 STATE = "trainer.pt"
+_DISK_FAULTS = (OSError, RuntimeError, SafetensorError)
+"""What Python, torch.save and safetensors raise when a disk is full."""
+
 TOKENIZER_SUFFIXES = (".json", ".jinja", ".model", ".txt")
 
 
@@ -33,27 +37,18 @@ def complete_folder(folder: Path) -> Iterator[Path]:
 
     Raises StoreError when the disk refuses; what was in place then stays.
     """
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    beside = folder.with_name(folder.name + ".tmp")  # a run's store sweeps up what a killed process left
     try:
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
         yield beside
-        _replace(beside, folder)
-    except OSError as error:
+        commit(beside, folder)
+    except _DISK_FAULTS as error:
         raise StoreError(
             f"{folder} cannot be written: {error}; free space or mend its permissions"
         ) from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-
-
-def _replace(new: Path, folder: Path) -> None:
-    """A filled folder cannot be renamed over: the old one steps aside first."""
-    old = new.with_suffix(".old")
-    if folder.exists():
-        folder.rename(old)
-    new.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def write_new_model(

@@ -30,7 +30,7 @@ from patchwright.types import Sample
 __all__ = ["Batch", "collate", "load_model", "logprobs", "new_model"]
 
 MAX_LOGITS = 2**25
-"""Logits (token x vocabulary) held at once; past it they are computed in pieces, twice."""
+"""Logits (tokens x vocabulary) held at once: 128 MB of float32."""
 
 
 def new_model(config: ModelConfig, tokenizer: Tokenizer) -> Qwen3ForCausalLM:
@@ -160,10 +160,13 @@ def collate(samples: Sequence[Sample], device: str | torch.device = "cpu") -> Ba
     )
 
 
-def logprobs(model: PreTrainedModel, batch: Batch, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+def logprobs(
+    model: PreTrainedModel, batch: Batch, *, temperature: float = 1.0, max_logits: int = MAX_LOGITS
+) -> tuple[Tensor, Tensor]:
     """Log-probs and entropies of the batch's trained tokens (both N), as of sampling at `temperature`.
 
-    The head runs over trained positions only, so the logits of prompts and padding are never made.
+    The head runs over trained positions only, so the logits of prompts and padding are never made. Past
+    `max_logits` (tokens x vocabulary) they are made in pieces, and once more on the way back.
     """
     hidden_ND = _hidden(model, batch.ids_BT).flatten(0, 1)[batch.position_N]
     head = _head(model)
@@ -171,7 +174,7 @@ def logprobs(model: PreTrainedModel, batch: Batch, *, temperature: float = 1.0) 
     def piece(hidden_KD: Tensor, target_K: Tensor) -> tuple[Tensor, Tensor]:
         return token_logprobs(head(hidden_KD), target_K, temperature=temperature)
 
-    rows = max(1, MAX_LOGITS // int(model.config.get_text_config().vocab_size))
+    rows = max(1, max_logits // int(model.config.get_text_config().vocab_size))
     if len(hidden_ND) <= rows:
         return piece(hidden_ND, batch.target_N)
     pairs = zip(torch.split(hidden_ND, rows), torch.split(batch.target_N, rows), strict=True)

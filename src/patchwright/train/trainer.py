@@ -87,7 +87,7 @@ class Trainer:
             group["lr"] = lr
         rows = [sample for sample in samples if any(weight > 0 for weight in sample.weights)]
         tally = _Tally()
-        for part in minibatches(rows, self.config.minibatches, hash((self.config.seed, self.steps))):
+        for part in minibatches(rows, self.config.minibatches, self.config.seed * 1_000_003 + self.steps):
             self._update(part, loss, tally)
         self.steps += 1
         return self._metrics(tally, rows, lr, time.monotonic() - started)

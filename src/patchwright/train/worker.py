@@ -34,7 +34,7 @@ _trainer: Trainer | None = None
 class TrainerProcess:
     """The methods of `Trainer`, awaited. Raises EngineError when the process is gone.
 
-    Example: `async with TrainerProcess(folder, TrainConfig()) as trainer: await trainer.step(rows, loss="sft")`
+    Example: `async with TrainerProcess(folder, config) as trainer: await trainer.step(rows, loss="sft")`
     """
 
     def __init__(self, model: Path, config: TrainConfig) -> None:
@@ -43,11 +43,15 @@ class TrainerProcess:
             max_workers=1,
             mp_context=multiprocessing.get_context("spawn"),
             initializer=_start,
-            initargs=(str(model), config),
         )
+        self._model, self._config = model, config
 
     async def __aenter__(self) -> TrainerProcess:
-        await self._call(_ready)
+        try:
+            await self._call(_load, self._model, self._config)
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -95,23 +99,23 @@ class TrainerProcess:
             ) from error
 
 
-def _start(model: str, config: TrainConfig) -> None:
+def _start() -> None:
     """Runs first in the child."""
-    from patchwright.train.trainer import Trainer
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
+
+
+def _load(model: Path, config: TrainConfig) -> None:
+    """Raises ConfigError as `Trainer` does (an initializer's error would only break the pool)."""
+    from patchwright.train.trainer import Trainer
+
     global _trainer
     _trainer = Trainer(model, config)
 
 
 def _child() -> Trainer:
-    assert _trainer is not None, "only called in the child, after _start"
+    assert _trainer is not None, "only called in the child, after _load"
     return _trainer
-
-
-def _ready() -> None:
-    _child()
 
 
 def _step(samples: Sequence[Sample], loss: LossName, lr_scale: float) -> StepMetrics:

@@ -30,7 +30,7 @@ class TokenizerConfig(Config):
     """The tokenizer trained on the spot."""
 
     vocab_size: int = 640
-    """Byte-level BPE entries, before fixed phrases and special tokens."""
+    """Bytes, special tokens and merges; the fixed phrases come on top."""
     attempts: int = 160
     """Expert attempts whose text it is trained on."""
 
@@ -44,8 +44,8 @@ class ExpertConfig(Config):
     """Tasks per portion."""
     easy_waves: int = 4
     """Portions at the start that hold direct fixes only: seeing the bug first, habits later."""
-    mix: tuple[float, float, float] = (0.5, 0.25, 0.25)
-    """Shares, after those, of: fix; fix and test; wrong fix, test, right fix."""
+    mix: tuple[float, float, float] = (0.45, 0.1, 0.45)
+    """Shares, after those, of: fix; fix and test; wrong fixes and tests, then the right one."""
 
 
 class EvalConfig(Config):
@@ -84,7 +84,7 @@ class QuickstartConfig(Config):
     )
     """Supervised fine-tuning."""
     rl: RlConfig = RlConfig(
-        steps=16, train=TrainConfig(lr=4e-4, betas=(0.9, 0.95), weight_decay=0.0, minibatches=2)
+        steps=16, train=TrainConfig(lr=3e-4, betas=(0.9, 0.95), weight_decay=0.0, minibatches=2)
     )
     """Reinforcement learning."""
     evaluation: EvalConfig = EvalConfig()

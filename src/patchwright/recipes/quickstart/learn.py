@@ -12,9 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from patchwright.metrics import Metrics
+from patchwright.recipes.experts import Experts
 from patchwright.recipes.progress import Stage, View
 from patchwright.recipes.quickstart.config import QuickstartConfig
-from patchwright.recipes.experts import Experts
 from patchwright.recipes.sft import sft_samples
 from patchwright.render import CHATML, Renderer
 from patchwright.rollout.rollout import Line
@@ -112,7 +112,9 @@ async def _roll_wave(
     if wave > counts.waves:
         return []
     portion = tasks[(wave - 1) * counts.per_wave : wave * counts.per_wave]
-    return _samples(await experts.roll(portion, wave, EASY if wave <= counts.easy_waves else counts.mix), config)
+    return _samples(
+        await experts.roll(portion, wave, EASY if wave <= counts.easy_waves else counts.mix), config
+    )
 
 
 def _samples(attempts: Sequence[Trajectory], config: QuickstartConfig) -> list[Sample]:
@@ -143,6 +145,6 @@ async def _train_wave(
         stats = await trainer.steps(part, loss="sft", lr_scales=scales)
         stage.advance(sum(map(len, part)))
         stage.note(f"loss {stats.loss:.3f}")
-        metrics.append(stage="sft", step=first, **asdict(stats))
+        metrics.write("sft", first, **asdict(stats))
     await trainer.save_checkpoint(run.folder("checkpoints", wave))
     run.mark("sft", wave, rows=len(fresh) + len(replay), batches=len(batches))

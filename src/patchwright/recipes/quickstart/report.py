@@ -47,7 +47,9 @@ def show_results(view: View, run: Run, summary: dict[str, Any]) -> None:
     for stage in summary["stages"]:
         cells = [cell for name in sets for cell in _cells(stage[name])]
         void = sum(stage[name]["void"] for name in sets)
-        table.add_row(stage["name"], *cells, str(void), f"{stage['seconds'] + stage['evaluation_seconds']:.0f}")
+        table.add_row(
+            stage["name"], *cells, str(void), f"{stage['seconds'] + stage['evaluation_seconds']:.0f}"
+        )
     view.table(table)
     ends = ", ".join(f"{count} {end}" for end, count in summary["failures"].items())
     view.say(f"unresolved after RL ended by: {ends or 'none'}")

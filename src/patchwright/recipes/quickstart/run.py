@@ -51,20 +51,17 @@ class Quickstart:
         """Every stage in order."""
         counts = self._config.evaluation
         waves, rounds = self._config.experts.waves, self._config.rl.steps
-        try:
-            with self._stage("tasks"):
-                sets = await task_sets(self._config, self._run, self._backend, self._view)
-            with self._stage("initialise"):
-                await self._initialise(sets)
-            await self._assess("init", 0, sets, counts.init_samples)
-            with self._stage("sft"):
-                await self._fine_tune(sets)
-            await self._assess("sft", waves, sets, counts.samples)
-            with self._stage("rl"):
-                await self._reinforce(sets)
-            await self._assess("rl", waves + rounds, sets, counts.samples)
-        finally:
-            await self._agent.close()
+        with self._stage("tasks"):
+            sets = await task_sets(self._config, self._run, self._backend, self._view)
+        with self._stage("initialise"):
+            await self._initialise(sets)
+        await self._assess("init", 0, sets, counts.init_samples)
+        with self._stage("sft"):
+            await self._fine_tune(sets)
+        await self._assess("sft", waves, sets, counts.samples)
+        with self._stage("rl"):
+            await self._reinforce(sets)
+        await self._assess("rl", waves + rounds, sets, counts.samples)
         summary = summarise(self._run, self._config)
         self._run.write_summary(summary)
         show_results(self._view, self._run, summary)
@@ -105,9 +102,7 @@ class Quickstart:
             return
         tasks = sets.sft[: self._config.tokenizer.attempts]
         with tempfile.TemporaryDirectory() as folder:
-            await make_tokenizer(
-                self._scripted, self._run, tasks, self._config, Path(folder), self._view
-            )
+            await make_tokenizer(self._scripted, self._run, tasks, self._config, Path(folder), self._view)
             await create_model(self._weights(0), self._config.model, Path(folder))
 
     async def _fine_tune(self, sets: TaskSets) -> None:
@@ -135,8 +130,15 @@ class Quickstart:
             TrainerProcess(self._weights(first), self._config.rl.train) as trainer,
         ):
             await train_rl(
-                line, engine, trainer, self._run, sets.rl, self._config.rl, self._config.line,
-                start=Weights(version=first, path=str(self._weights(first))), view=self._view,
+                line,
+                engine,
+                trainer,
+                self._run,
+                sets.rl,
+                self._config.rl,
+                self._config.line,
+                start=Weights(version=first, path=str(self._weights(first))),
+                view=self._view,
             )
 
     async def _assess(self, name: str, version: int, sets: TaskSets, samples: int) -> None:
@@ -148,8 +150,14 @@ class Quickstart:
             for set_name, tasks in sets.held_out(self._config.evaluation):
                 count = samples if set_name == "held_out" else self._config.evaluation.harder_samples
                 result = await evaluate(
-                    line, self._run, tasks, self._config.line,
-                    stage=f"eval-{name}-{set_name}", samples=count, view=self._view, version=version,
+                    line,
+                    self._run,
+                    tasks,
+                    self._config.line,
+                    stage=f"eval-{name}-{set_name}",
+                    samples=count,
+                    view=self._view,
+                    version=version,
                 )
                 results[set_name] = result.record()
         seconds = round(time.monotonic() - started, 1)

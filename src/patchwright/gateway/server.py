@@ -1,0 +1,290 @@
+"""The recording gateway: an OpenAI-compatible endpoint before an engine, one session per rollout.
+
+    agent --HTTP--> Gateway (who asks, which session) --> Session (bridge, record) --> Engine
+
+`Gateway` runs in the caller's event loop, on loopback unless told otherwise, behind bearer tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from patchwright.engine.base import Engine
+from patchwright.errors import AgentError, ConfigError, EngineBusy, InfraError
+from patchwright.gateway.session import Call, Session, Stopped
+from patchwright.gateway.stream import stream
+from patchwright.gateway.wire import BadRequest, dumps, error_json, reply_json
+from patchwright.render import Renderer
+from patchwright.types import Endpoint, Sampling, Turn
+
+__all__ = ["Gateway"]
+
+_MAX_BODY = 64 * 2**20
+"""Bytes of one request; a long conversation with its tool output is a few MB."""
+
+
+class Gateway:
+    """Serves an engine as an OpenAI-compatible endpoint and records what it samples.
+
+    Use it as an async context manager, or `start` and `close` it. Requests to `/sessions/{id}/v1` belong to
+    a session; requests to `/v1` carry the gateway's own `api_key` and are not recorded.
+
+    Example::
+
+        async with Gateway(engine, renderer) as gateway:
+            session = gateway.session("eval-3-0", sampling=Sampling(temperature=1.0))
+            exit = await agent.run(task, box, session.endpoint)
+            await session.close()
+            turns = session.turns
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        renderer: Renderer,
+        *,
+        model: str = "policy",
+        host: str = "127.0.0.1",
+        port: int = 0,
+        api_key: str = "",
+        sampling: Sampling | None = None,
+    ) -> None:
+        """`port` 0 takes a free one; an empty `api_key` makes a random one; `sampling` holds the defaults and
+        the bounds of requests without a session, which may choose temperature, top_p and seed themselves."""
+        self.model = model
+        self.api_key = api_key or secrets.token_urlsafe(24)
+        self._engine = engine
+        self._renderer = renderer
+        self._host = host
+        self._port = port
+        self._sampling = sampling or Sampling(max_tokens=engine.max_context)
+        self._sessions: dict[str, Session] = {}
+        self._server: _Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """`http://host:port`, known once started."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}"
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The endpoint without a session: nothing is recorded."""
+        return Endpoint(base_url=f"{self.url}/v1", api_key=self.api_key, model=self.model)
+
+    # --- life ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen. Raises ConfigError when the address cannot be had."""
+        listener = _listen(self._host, self._port)
+        self._port = listener.getsockname()[1]
+        config = uvicorn.Config(
+            self._app(), log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1
+        )
+        self._server = _Server(config)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        await self._server.listening.wait()
+
+    async def close(self) -> None:
+        """Close every session and stop listening. Closing twice is allowed."""
+        await asyncio.gather(*(session.close() for session in list(self._sessions.values())))
+        self._sessions.clear()
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = True
+            await self._serving
+            self._server = self._serving = None
+
+    async def __aenter__(self) -> Self:
+        """Start."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        await self.close()
+
+    # --- sessions -----------------------------------------------------------------------------
+
+    def session(
+        self,
+        id: str,
+        *,
+        sampling: Sampling | None = None,
+        engine: Engine | None = None,
+        on_turn: Callable[[Turn], None] | None = None,
+    ) -> Session:
+        """Open a session with its own secret.
+
+        Its `sampling` wins over what requests ask for: only a smaller `max_tokens` and more `stop` strings
+        are taken from them. Its `engine` (a scripted expert, say) is used instead of the gateway's;
+        `on_turn` is called with every turn as it is recorded. Raises ConfigError when the id is in use.
+        """
+        known = self._sessions.get(id)
+        if known is not None and known.stopped != "closed":
+            raise ConfigError(f"session {id!r} is open already; close it, or choose another id")
+        base_url = f"{self.url}/sessions/{quote(id, safe='')}/v1"
+        session = Session(
+            Endpoint(base_url=base_url, api_key=secrets.token_urlsafe(24), model=self.model),
+            engine or self._engine,
+            self._renderer,
+            id=id,
+            sampling=sampling or Sampling(),
+            on_turn=on_turn,
+        )
+        self._sessions[id] = session
+        return session
+
+    def _find(self, request: Request) -> Session | Response:
+        """The session a request may use, or the refusal."""
+        id = request.path_params.get("id")
+        session = self._sessions.get(id) if id is not None else self._anonymous()
+        if session is None or session.stopped == "closed":
+            return _error(404, "the session is closed", "not_found_error")
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        expected = session.endpoint.api_key
+        if scheme.lower() != "bearer" or not secrets.compare_digest(token.encode(), expected.encode()):
+            return _error(401, "the API key is missing or wrong", "authentication_error")
+        return session
+
+    def _anonymous(self) -> Session:
+        id = secrets.token_hex(8)
+        return Session(
+            self.endpoint, self._engine, self._renderer, id=id, sampling=self._sampling, pinned=False
+        )
+
+    # --- requests -----------------------------------------------------------------------------
+
+    def _app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/sessions/{id:path}/v1/chat/completions", self._chat, methods=["POST"]),
+                Route("/sessions/{id:path}/v1/models", self._models),
+                Route("/v1/chat/completions", self._chat, methods=["POST"]),
+                Route("/v1/models", self._models),
+                Route("/healthz", _health),
+            ]
+        )
+
+    async def _chat(self, request: Request) -> Response:
+        session = self._find(request)
+        if isinstance(session, Response):
+            return session
+        body = await _body(request)
+        if body is None:
+            limit = f"the body is over {_MAX_BODY // 2**20} MB"
+            return _error(413, limit, "request_too_large")
+        try:
+            call = session.call(body, retried=_retried(request))
+            if call.request.stream:
+                return await stream(call, self._renderer, self.model, request)
+            return await _whole(call, request)
+        except (BadRequest, AgentError, Stopped, InfraError) as error:
+            return _refusal(error)
+        except asyncio.CancelledError:
+            if session.stopped != "closed":
+                raise
+            return _refusal(Stopped("the session is closed"))
+
+    async def _models(self, request: Request) -> Response:
+        session = self._find(request)
+        if isinstance(session, Response):
+            return session
+        limit = self._engine.max_context
+        model = {"id": self.model, "object": "model", "created": 0, "owned_by": "patchwright"}
+        return _json({"object": "list", "data": [{**model, "max_model_len": limit}]})
+
+
+class _Server(uvicorn.Server):
+    """uvicorn in somebody else's event loop: signals are theirs, and `listening` tells when it is up."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The protocol must be named: asyncio turns Nagle's algorithm off only where it reads IPPROTO_TCP, and
+    # a reply in two writes would otherwise wait 40 ms for the client's delayed acknowledgement.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another port") from None
+    listener.setblocking(False)
+    return listener
+
+
+async def _body(request: Request) -> bytes | None:
+    """The whole body, or None when it is too large."""
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > _MAX_BODY:
+            return None
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _retried(request: Request) -> bool:
+    """The OpenAI clients number their retries, from 0."""
+    return request.headers.get("x-stainless-retry-count", "0") != "0"
+
+
+async def _whole(call: Call, request: Request) -> Response:
+    reply = await asyncio.shield(call.task)
+    call.delivered = not await request.is_disconnected()
+    return _json(reply_json(reply))
+
+
+async def _health(request: Request) -> Response:
+    return _json({"status": "ok"})
+
+
+def _refusal(error: Exception) -> Response:
+    """The response to a request that failed.
+
+    404 `not_found_error` is the answer after which every agent measured stops at once; other codes make
+    some of them retry for minutes or compact their history.
+    """
+    if isinstance(error, Stopped):
+        return _error(404, str(error), "not_found_error")
+    if isinstance(error, InfraError):
+        response = _error(503, str(error), "server_busy" if isinstance(error, EngineBusy) else "server_error")
+        response.headers["retry-after"] = "1"
+        return response
+    return _error(400, str(error), "invalid_request_error")
+
+
+def _error(status: int, message: str, kind: str) -> Response:
+    return _json(error_json(message, kind), status)
+
+
+def _json(data: dict[str, object], status: int = 200) -> Response:
+    return Response(dumps(data), status, media_type="application/json")

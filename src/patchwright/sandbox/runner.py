@@ -1,0 +1,302 @@
+"""PID 1 of a namespace box: runs commands one at a time, reads and writes files, reaps everything.
+
+Standard library only; forked from the fork server, so it starts without an exec. It ends when the
+client's end of the socket closes, and with it, by the kernel's rule for PID 1, every process of the box.
+"""
+
+# ruff: noqa: PTH
+# Paths come as strings from the socket and go straight to system calls
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import socket
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from patchwright.sandbox import processes, wire
+from patchwright.sandbox.output import Output
+from patchwright.sandbox.warm import Calls, Warm
+
+SHELL = "/bin/bash"
+TIMED_OUT = 124
+CANNOT_RUN = 126
+_CHUNK = 64 * 1024
+_LAST_DRAIN = 1024 * 1024
+"""Most bytes read after a command has ended, should background processes write without end."""
+_LONG_COMMAND = 120 * 1024
+"""Linux takes at most 128 KiB in one argument; a longer command is handed over as a file."""
+_DEFAULTS = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD]
+
+
+@dataclass
+class _Command:
+    """The command being run."""
+
+    id: int
+    pid: int
+    pipe: int
+    deadline: float
+    bystanders: processes.Known
+    """Processes that earlier commands left in the background: they outlive this one."""
+    started: float = field(default_factory=time.monotonic)
+    output: Output = field(default_factory=Output)
+    timed_out: bool = False
+
+
+class Runner:
+    """Serves one client over `control` until it hangs up."""
+
+    def __init__(self, control: socket.socket, workdir: str, env: dict[str, str], warm: Warm | None) -> None:
+        self._control = control
+        self._workdir = workdir
+        self._env = env
+        self._parser = wire.Parser()
+        self._poll = select.poll()
+        self._handlers: dict[int, Callable[[], None]] = {}
+        self._command: _Command | None = None
+        self._woken = self._catch_children()
+        self._watch(control.fileno(), self._on_control)
+        self._calls = Calls(warm, self._watch, self._unwatch) if warm else None
+
+    def run(self) -> None:
+        """Serve. Returns never: ends the process when the client is gone."""
+        while True:
+            for fd, _ in self._poll.poll(self._patience()):
+                handler = self._handlers.get(fd)
+                if handler is not None:  # an earlier event of the same round may have ended it
+                    handler()
+            self._check_deadline()
+
+    # --- events ---
+
+    def _watch(self, fd: int, handler: Callable[[], None]) -> None:
+        self._handlers[fd] = handler
+        self._poll.register(fd, select.POLLIN)
+
+    def _unwatch(self, fd: int) -> None:
+        del self._handlers[fd]
+        self._poll.unregister(fd)
+
+    def _catch_children(self) -> int:
+        """A descriptor that is readable when a child has ended."""
+        readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._watch(readable, self._on_child)
+        return readable
+
+    def _patience(self) -> float | None:
+        """Milliseconds until the deadline."""
+        if self._command is None or self._command.timed_out:
+            return None
+        return max(0.0, (self._command.deadline - time.monotonic()) * 1000)
+
+    def _check_deadline(self) -> None:
+        if self._command is not None and not self._command.timed_out:
+            if time.monotonic() >= self._command.deadline:
+                self._kill(self._command)
+
+    def _on_control(self) -> None:
+        try:
+            data = self._control.recv(1 << 20, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            data = b""
+        if not data:
+            os._exit(0)
+        for header, body in self._parser.feed(data):
+            self._on_frame(header, body)
+
+    def _on_child(self) -> None:
+        """Reap every process that has ended: our own, and the orphans of the box."""
+        os.read(self._woken, _CHUNK)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            code = _exit_code(status)
+            if self._command is not None and pid == self._command.pid:
+                self._finish(self._command, code)
+            elif self._calls is not None:
+                self._calls.ended(pid, code)
+
+    # --- requests ---
+
+    def _on_frame(self, header: wire.Header, body: bytes) -> None:
+        operation = header["op"]
+        if operation == "cancel":
+            if self._command is not None and self._command.id == header["id"]:
+                self._kill(self._command)
+            return
+        try:
+            if operation == "exec":
+                self._start(header, body)
+            elif operation == "read":
+                self._reply({"id": header["id"]}, read_file(self._absolute(header["path"])))
+            elif operation == "write":
+                write_file(self._absolute(header["path"]), body, header["mode"])
+                self._reply({"id": header["id"]})
+        except (OSError, ValueError, MemoryError) as error:
+            self._reply({"id": header["id"], "errno": _error_number(error)})
+
+    def _absolute(self, path: str) -> str:
+        return os.path.join(self._workdir, path)
+
+    def _reply(self, header: wire.Header, body: bytes = b"") -> None:
+        try:
+            self._control.sendall(wire.pack(header, body))
+        except OSError:
+            os._exit(0)
+
+    # --- commands ---
+
+    def _start(self, header: wire.Header, body: bytes) -> None:
+        size = header["command"]
+        command, stdin = body[:size], body[size:]
+        bystanders = processes.known() if processes.any_other() else {}
+        readable, writable = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(readable, False)
+        started = time.monotonic()
+        try:
+            os.chdir(self._absolute(header["cwd"]))
+            pid = _spawn(command, stdin, {**self._env, **header["env"]}, writable)
+        except (OSError, ValueError) as error:
+            os.close(readable)
+            message = f"{SHELL}: {error}\n".encode("utf-8", "replace")
+            self._reply(
+                {"id": header["id"], "code": CANNOT_RUN, "timed_out": False, "omitted": 0, "seconds": 0.0},
+                message,
+            )
+            return
+        finally:
+            os.close(writable)
+        deadline = started + header["timeout"]
+        self._command = _Command(header["id"], pid, readable, deadline, bystanders, started)
+        self._watch(readable, self._on_output)
+
+    def _on_output(self) -> None:
+        """Read once, so that the control socket and the deadline get their turn."""
+        if self._command is not None:
+            data = _read_some(self._command.pipe)
+            if data:
+                self._command.output.add(data)
+            elif data is not None:  # every writer is gone; the exit follows
+                self._unwatch(self._command.pipe)
+
+    def _kill(self, command: _Command) -> None:
+        command.timed_out = True
+        processes.kill_all_but(command.bystanders)
+
+    def _finish(self, command: _Command, code: int) -> None:
+        """The shell has ended: take what its pipe holds, and answer without waiting for others."""
+        self._command = None
+        drained = 0
+        while drained < _LAST_DRAIN and (data := _read_some(command.pipe)):
+            command.output.add(data)
+            drained += len(data)
+        self._discard_rest(command.pipe)
+        head, omitted, tail = command.output.parts()
+        header = {
+            "id": command.id,
+            "code": TIMED_OUT if command.timed_out else code,
+            "timed_out": command.timed_out,
+            "omitted": omitted,
+            "head": len(head),
+            "seconds": time.monotonic() - command.started,
+        }
+        self._reply(header, head + tail)
+
+    def _discard_rest(self, pipe: int) -> None:
+        """Go on reading for the background processes that hold the pipe, until the last is gone."""
+
+        def discard() -> None:
+            if _read_some(pipe) == b"":
+                self._unwatch(pipe)
+                os.close(pipe)
+
+        if pipe in self._handlers:
+            self._handlers[pipe] = discard
+        else:
+            os.close(pipe)
+
+
+def _spawn(command: bytes, stdin: bytes, env: dict[str, str], output: int) -> int:
+    """Start the shell in a session of its own, with `output` as stdout and stderr; its pid."""
+    opened = []
+    actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
+    try:
+        if stdin:
+            opened.append(_memory_file(stdin))
+            actions.append((os.POSIX_SPAWN_DUP2, opened[-1], 0))
+        else:
+            actions.append((os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0))
+        actions += [(os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, output, 2)]
+        arguments: list[bytes] = [b"bash", b"-c", command]
+        if len(command) > _LONG_COMMAND:
+            opened.append(_memory_file(command))
+            os.set_inheritable(opened[-1], True)
+            arguments = [b"bash", b"/proc/self/fd/%d" % opened[-1]]
+        return os.posix_spawn(
+            SHELL, arguments, env, file_actions=actions, setsid=True, setsigmask=[], setsigdef=_DEFAULTS
+        )
+    finally:
+        for fd in opened:
+            os.close(fd)
+
+
+def _memory_file(content: bytes) -> int:
+    fd = os.memfd_create("patchwright")
+    with open(fd, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _read_some(fd: int) -> bytes | None:
+    """What can be read now: None when nothing is there yet, b"" at the end."""
+    try:
+        return os.read(fd, _CHUNK)
+    except BlockingIOError:
+        return None
+
+
+def _exit_code(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _error_number(error: Exception) -> int:
+    if isinstance(error, MemoryError):
+        return errno.ENOMEM
+    return getattr(error, "errno", None) or errno.EINVAL
+
+
+def read_file(path: str) -> bytes:
+    """The content of a regular file of at most `wire.FILE_LIMIT` bytes. Raises OSError."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        content = file.read(wire.FILE_LIMIT + 1)
+    if len(content) > wire.FILE_LIMIT:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+    return content
+
+
+def write_file(path: str, content: bytes, mode: int) -> None:
+    """Write a regular file with the given mode, making its parent folders. Raises OSError."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    with open(path, "wb", opener=lambda name, _: os.open(name, flags, 0o600)) as file:
+        file.write(content)
+        os.fchmod(file.fileno(), mode)

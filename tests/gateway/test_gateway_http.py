@@ -1,0 +1,272 @@
+"""The gateway's manners: keys, bad requests, retries, disconnects, engine faults, the stop signal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+import httpx
+import pytest
+from gateway_model import engine, renderer
+
+from patchwright.engine.base import Engine
+from patchwright.errors import ConfigError, EngineBusy, EngineError
+from patchwright.gateway import Gateway, Session
+from patchwright.types import Completion, Finish
+
+BODY = {"model": "policy", "messages": [{"role": "user", "content": "fix"}]}
+Post = Callable[..., Awaitable[httpx.Response]]
+
+
+def serve(test: Callable[[Post, Session, Gateway], Awaitable[None]], model: Engine) -> Session:
+    """Run a test with `post(body, key=..., path=...)`; the session, closed, is handed back."""
+
+    async def main() -> Session:
+        async with Gateway(model, renderer()) as gateway, httpx.AsyncClient(timeout=30) as client:
+            session = gateway.session("s")
+
+            async def post(body, key=session.endpoint.api_key, base=session.endpoint.base_url, **headers):
+                content = body if isinstance(body, bytes) else json.dumps(body).encode()
+                headers = {"authorization": f"Bearer {key}"} | {
+                    name.replace("_", "-"): value for name, value in headers.items()
+                }
+                return await client.post(f"{base}/chat/completions", content=content, headers=headers)
+
+            await test(post, session, gateway)
+            await session.close()
+            return session
+
+    return asyncio.run(asyncio.wait_for(main(), 60))
+
+
+class Gate:
+    """An engine that answers only when told to, or with the faults it is given first."""
+
+    version, max_context = 0, 1000
+
+    def __init__(self, *faults: Exception) -> None:
+        self.faults = list(faults)
+        self.open = asyncio.Event()
+        self.calls = 0
+        self.aborted = 0
+
+    async def generate(self, prompt_ids, sampling, *, on_tokens=None):
+        self.calls += 1
+        number = self.calls
+        if self.faults:
+            raise self.faults.pop(0)
+        try:
+            await self.open.wait()
+        except asyncio.CancelledError:
+            self.aborted += 1
+            raise
+        ids = (*renderer().encode(f"reply {number}"), renderer().stop_ids[0])
+        return Completion(token_ids=ids, logprobs=(0.0,) * len(ids), finish=Finish.STOP, version=0)
+
+
+def text_of(response: httpx.Response) -> str:
+    return response.json()["choices"][0]["message"]["content"]
+
+
+def error_of(response: httpx.Response) -> tuple[int, str]:
+    return response.status_code, response.json()["error"]["type"]
+
+
+def test_every_door_needs_its_own_key():
+    async def test(post, session, gateway):
+        for key in ("w", "wrong", gateway.api_key):
+            assert error_of(await post(BODY, key=key)) == (401, "authentication_error")
+        public = f"{gateway.url}/v1"
+        assert error_of(await post(BODY, key=session.endpoint.api_key, base=public))[0] == 401
+        assert text_of(await post(BODY, key=gateway.api_key, base=public)) == "a"
+        assert text_of(await post(BODY)) == "b"
+        async with httpx.AsyncClient() as client:
+            assert (await client.get(f"{gateway.url}/healthz")).status_code == 200
+            assert (await client.get(f"{session.endpoint.base_url}/models")).status_code == 401
+            key = {"authorization": f"Bearer {session.endpoint.api_key}"}
+            models = await client.get(f"{session.endpoint.base_url}/models", headers=key)
+            assert models.json()["data"][0]["id"] == "policy"
+
+    assert len(serve(test, engine(["a", "b"])).turns) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        (b"{", "JSON"),
+        (b"[" * 100_000, "JSON"),
+        (b"\xff\xfe", "JSON"),
+        (b"[]", "object"),
+        ({"model": "policy"}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": ["x"]}, "messages[0]"),
+        ({"messages": [{"role": "god", "content": "x"}]}, "role"),
+        ({"messages": [{"role": "user", "content": 3}]}, "content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "text"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]}, "tool_calls"),
+        (BODY | {"n": 2}, "`n`"),
+        (BODY | {"max_tokens": 0}, "max_tokens"),
+        (BODY | {"max_tokens": "3"}, "max_tokens"),
+        (BODY | {"temperature": -1}, "temperature"),
+        (BODY | {"temperature": float("nan")}, "temperature"),
+        (BODY | {"stop": [3]}, "stop"),
+        (BODY | {"tools": [{}]}, "tools"),
+    ],
+)
+def test_a_bad_request_is_told_what_is_wrong(body, word):
+    async def test(post, session, gateway):
+        response = await post(body)
+        assert error_of(response) == (400, "invalid_request_error")
+        assert word in response.json()["error"]["message"]
+        assert text_of(await post(BODY)) == "fine"
+
+    assert len(serve(test, engine(["fine"])).turns) == 1
+
+
+def test_large_strange_and_unencodable_bodies():
+    async def test(post, session, gateway):
+        large = {"messages": [{"role": "user", "content": "hello " * 200_000}]}
+        assert error_of(await post(large)) == (404, "not_found_error")  # 1.2 MB: served, but no room
+        assert session.stopped == "context_full"
+        strange = {"messages": [{"role": "user", "content": "\ud800\x00\u202e"}], "unknown": {"a": 1}}
+        assert text_of(await post(strange)) == "a"
+        assert (await post(b"x" * (65 * 2**20))).status_code == 413
+
+    serve(test, engine(["a"], max_context=1000))
+
+
+def test_a_retry_gets_the_recorded_answer_and_a_new_question_is_sampled():
+    async def test(post, session, gateway):
+        assert text_of(await post(BODY, x_stainless_retry_count="0")) == "a"
+        assert text_of(await post(BODY, x_stainless_retry_count="1")) == "a"
+        assert text_of(await post(BODY, x_stainless_retry_count="0")) == "b"
+
+    turns = serve(test, engine(["a", "b"])).turns
+    assert [(turn.parent, turn.text) for turn in turns] == [(None, "a"), (None, "b")]
+
+
+def test_the_same_request_in_flight_is_sampled_once():
+    gate = Gate()
+
+    async def test(post, session, gateway):
+        both = asyncio.gather(post(BODY), post(BODY))
+        await asyncio.sleep(0.1)
+        gate.open.set()
+        assert [text_of(response) for response in await both] == ["reply 1", "reply 1"]
+
+    assert len(serve(test, gate).turns) == 1
+    assert gate.calls == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_nobody_waited_for_is_recorded_and_given_to_the_retry(stream):
+    gate = Gate()
+
+    async def test(post, session, gateway):
+        body = BODY | {"stream": stream}
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(post(body), 0.2)
+        gate.open.set()
+        await asyncio.sleep(0.2)
+        assert len(session.turns) == 1
+        assert (await post(body)).status_code == 200
+
+    assert len(serve(test, gate).turns) == 1
+    assert gate.calls == 1
+
+
+def test_a_busy_engine_is_asked_again():
+    gate = Gate(EngineBusy("full"), EngineBusy("full"))
+    gate.open.set()
+
+    async def test(post, session, gateway):
+        assert text_of(await post(BODY)) == "reply 3"
+
+    assert serve(test, gate).failure is None
+
+
+def test_an_engine_fault_voids_the_session_until_a_retry_mends_it():
+    gate = Gate(EngineError("the model process died"), EngineError("died again"))
+    gate.open.set()
+
+    async def test(post, session, gateway):
+        for other in (BODY, {"messages": [{"role": "user", "content": "other"}]}):
+            response = await post(other)
+            assert error_of(response) == (503, "server_error")
+            assert response.headers["retry-after"] == "1"
+        assert str(session.failure) == "the model process died"
+        assert text_of(await post(BODY, x_stainless_retry_count="1")) == "reply 3"
+
+    assert str(serve(test, gate).failure) == "died again"  # the other request was never asked again
+
+
+def test_a_full_context_and_a_closed_session_give_the_stop_signal():
+    async def test(post, session, gateway):
+        long = {"messages": [{"role": "user", "content": "hello " * 100}]}
+        for _ in range(2):
+            response = await post(long)
+            assert error_of(response) == (404, "not_found_error")
+            assert "context is full" in response.json()["error"]["message"]
+        assert session.stopped == "context_full"
+        await session.close()
+        assert error_of(await post(BODY)) == (404, "not_found_error")
+
+    assert serve(test, engine(["a"], max_context=64)).turns == ()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_closing_a_session_aborts_what_is_in_flight(stream):
+    gate = Gate()
+
+    async def test(post, session, gateway):
+        waiting = asyncio.create_task(post(BODY | {"stream": stream}))
+        await asyncio.sleep(0.1)
+        await session.close()
+        assert error_of(await waiting) == (404, "not_found_error")
+
+    assert serve(test, gate).turns == ()
+    assert gate.aborted == 1
+
+
+def test_a_template_that_refuses_a_conversation_is_the_clients_fault():
+    strict = "{{ raise_exception('roles must alternate') }}"
+
+    async def main():
+        async with Gateway(engine(["a"]), renderer(strict)) as gateway, httpx.AsyncClient() as client:
+            key = {"authorization": f"Bearer {gateway.api_key}"}
+            response = await client.post(f"{gateway.url}/v1/chat/completions", json=BODY, headers=key)
+            assert error_of(response) == (400, "invalid_request_error")
+            assert "roles must alternate" in response.text
+
+    asyncio.run(main())
+
+
+def test_a_session_has_its_own_engine_and_tells_every_turn():
+    turns = []
+
+    async def main():
+        async with Gateway(engine([]), renderer()) as gateway, httpx.AsyncClient() as client:
+            session = gateway.session("expert", engine=engine(["mine"]), on_turn=turns.append)
+            with pytest.raises(ConfigError, match="open already"):
+                gateway.session("expert")
+            key = {"authorization": f"Bearer {session.endpoint.api_key}"}
+            url = f"{session.endpoint.base_url}/chat/completions"
+            assert text_of(await client.post(url, json=BODY, headers=key)) == "mine"
+            await session.close()
+            assert gateway.session("expert").turns == ()
+
+    asyncio.run(main())
+    assert [turn.text for turn in turns] == ["mine"]
+
+
+def test_a_taken_port_is_a_configuration_error():
+    async def main():
+        async with Gateway(engine([]), renderer()) as first:
+            port = int(first.url.rsplit(":", 1)[1])
+            second = Gateway(engine([]), renderer(), port=port)
+            with pytest.raises(ConfigError, match="cannot listen"):
+                await second.start()
+            await second.close()
+
+    asyncio.run(main())
