@@ -52,7 +52,7 @@ def test_commands_run_in_turn_and_the_sentinel_submits():
 @pytest.mark.parametrize(
     "command",
     [
-        "echo; echo x; echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT",  # not the first line
+        "echo; echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT",  # not the first line
         "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; false",  # failed
         "echo do not COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT",  # only a part of the line
     ],

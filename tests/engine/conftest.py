@@ -44,7 +44,9 @@ def save_tokenizer(folder: Path) -> None:
         show_progress=False,
     )
     tokenizer.train_from_iterator(["def f(x):\n    return x + 1\n", "fix mod.py: f(2) returns 3"], trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>"
+    )
     fast.chat_template = CHATML
     fast.save_pretrained(folder)
 

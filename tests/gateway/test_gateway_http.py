@@ -270,3 +270,74 @@ def test_a_taken_port_is_a_configuration_error():
             await second.close()
 
     asyncio.run(main())
+
+
+class Trickle(Gate):
+    """Gives its reply's ids one by one, the last only when the gate opens."""
+
+    async def generate(self, prompt_ids, sampling, *, on_tokens=None):
+        ids = (*renderer().encode("one € two"), renderer().stop_ids[0])
+        for token in ids[:-1]:
+            on_tokens([token])
+            await asyncio.sleep(0.02)
+        await self.open.wait()
+        on_tokens(ids[-1:])
+        return Completion(token_ids=ids, logprobs=(0.0,) * len(ids), finish=Finish.STOP, version=0)
+
+
+def test_tokens_are_streamed_as_they_are_sampled():
+    gate = Trickle()
+
+    async def main():
+        async with Gateway(gate, renderer()) as gateway, httpx.AsyncClient() as client:
+            session = gateway.session("s")
+            request = client.stream(
+                "POST",
+                f"{session.endpoint.base_url}/chat/completions",
+                json=BODY | {"stream": True},
+                headers={"authorization": f"Bearer {session.endpoint.api_key}"},
+            )
+            texts = []
+            async with request as response:
+                async for line in response.aiter_lines():
+                    if line.startswith("data: {"):
+                        texts.append(json.loads(line[6:])["choices"][0]["delta"].get("content", ""))
+                    if "".join(texts) == "one € two":
+                        gate.open.set()
+            return texts
+
+    texts = asyncio.run(asyncio.wait_for(main(), 30))
+    assert "".join(texts) == "one € two"
+    assert len([text for text in texts if text]) > 1
+    assert not any("\ufffd" in text for text in texts)
+
+
+def test_without_a_session_the_request_decides_how_to_sample():
+    seen = []
+
+    class Listening(Gate):
+        async def generate(self, prompt_ids, sampling, *, on_tokens=None):
+            seen.append(sampling)
+            return await super().generate(prompt_ids, sampling, on_tokens=on_tokens)
+
+    async def main():
+        model = Listening()
+        model.open.set()
+        async with Gateway(model, renderer(), api_key="k") as gateway, httpx.AsyncClient() as client:
+            assert gateway.endpoint.api_key == "k"
+            body = BODY | {"temperature": 0, "top_p": 0.5, "seed": 7, "max_completion_tokens": 9}
+            headers = {"authorization": "Bearer k"}
+            url = f"{gateway.endpoint.base_url}/chat/completions"
+            assert (await client.post(url, json=body, headers=headers)).status_code == 200
+
+    asyncio.run(main())
+    assert [(s.temperature, s.top_p, s.seed, s.max_tokens) for s in seen] == [(0, 0.5, 7, 9)]
+
+
+def test_a_long_session_keeps_only_its_latest_requests():
+    async def test(post, session, gateway):
+        for number in range(30):
+            await post({"messages": [{"role": "user", "content": f"{number}"}]})
+        assert len(session._calls) <= 8
+
+    assert len(serve(test, engine(lambda prompt: "a")).turns) == 30

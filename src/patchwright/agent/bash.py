@@ -151,7 +151,7 @@ class _Attempt:
         config = self.agent.config
         done = await self.box.exec(command, timeout=config.exec_timeout)
         self.steps.append(Step(command=command, exec=done, turn=self.turns - 1))
-        first = done.output.lstrip().split("\n", 1)[0].strip()
+        first = done.output.split("\n", 1)[0].strip()
         if done.code == 0 and first == config.sentinel:
             return "submitted"
         self._say("user", self._observation(done))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -22,7 +23,8 @@ from patchwright.types import Sampling, Weights
 
 __all__ = ["ProcessEngine"]
 
-_CLOSE_SECONDS = 5.0
+_PATIENCE = 2
+"""Seconds the child may take to read an order, or to end; that thread of it does nothing else."""
 
 
 class ProcessEngine(Frontend):
@@ -55,8 +57,9 @@ class _Process:
         self._closing = False
         self._sending = threading.Lock()
         self._link, theirs = socket.socketpair()
+        self._link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _PATIENCE, 0))
         with theirs:
-            command = [sys.executable, "-m", "patchwright.engine.child", str(theirs.fileno())]
+            command = [sys.executable, "-P", "-m", "patchwright.engine.child", str(theirs.fileno())]
             self._child = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
             )
@@ -104,11 +107,11 @@ class _Process:
             with self._sending:
                 send(self._link, message)
         except OSError:
-            return  # the reader sees the end too, and tells everyone
+            self._child.kill()  # gone or stuck; the reader sees the end and tells everyone
 
     def _stop(self) -> None:
         try:
-            self._child.wait(_CLOSE_SECONDS)
+            self._child.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.wait()

@@ -26,6 +26,9 @@ __all__ = ["Call", "Session", "Stopped"]
 _BUSY_WAITS = (0.05, 0.2, 0.8, 2.0)
 """Seconds before the tries after a full queue; then the client is told to come back."""
 
+_KEPT_CALLS = 8
+"""Answered calls a retry can still find; each holds its whole request, and a retry comes soon."""
+
 
 class Stopped(Exception):
     """The session answers no more: its context is full, or it is closed."""
@@ -140,6 +143,7 @@ class Session:
         call.task = asyncio.create_task(self._answer(call, key))
         call.task.add_done_callback(lambda task: self._settle(call, key, task))
         self._calls[key] = call
+        self._forget()
         return call
 
     async def close(self) -> None:
@@ -149,6 +153,11 @@ class Session:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _forget(self) -> None:
+        done = [key for key, call in self._calls.items() if call.task.done()]
+        for key in done[: max(0, len(self._calls) - _KEPT_CALLS)]:
+            del self._calls[key]
 
     def _settle(self, call: Call, key: bytes, task: asyncio.Task[Reply]) -> None:
         """Wake who streams; forget a call that failed, so that a retry tries again."""

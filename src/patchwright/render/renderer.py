@@ -7,7 +7,6 @@ the ids a model sampled stay in its context exactly as sampled, and a turn costs
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -248,19 +247,23 @@ def _split_thinking(text: str, prefilled: bool) -> Parsed:
     return Parsed(content=content.lstrip("\n"), reasoning=thinking.replace("<think>", "", 1).strip("\n"))
 
 
-_CALL = re.compile(r"<tool_call>\s*(\{[^<]*(?:<(?!/tool_call>)[^<]*)*)</tool_call>\s*")
-
-
 def _split_calls(parsed: Parsed) -> Parsed:
-    calls: list[ToolCall] = []
-
-    def take(match: re.Match[str]) -> str:
-        try:
-            call = json.loads(match[1])
-            calls.append(ToolCall(name=call["name"], arguments=_json(call.get("arguments"))))
-        except (ValueError, TypeError, KeyError, RecursionError):
-            return match[0]
-        return ""
-
-    content = _CALL.sub(take, parsed.content)
+    """Take `<tool_call>{...}</tool_call>` out of the text, in one pass; what is no call stays."""
+    *closed, rest = parsed.content.split("</tool_call>")
+    texts, calls = [], []
+    for part in closed:
+        before, _, body = part.partition("<tool_call>")
+        call = _tool_call(body)
+        texts.append(part + "</tool_call>" if call is None else before.rstrip("\n"))
+        calls += [] if call is None else [call]
+    content = "".join([*texts, rest])
     return replace(parsed, content=content.rstrip("\n") if calls else content, tool_calls=tuple(calls))
+
+
+def _tool_call(body: str) -> ToolCall | None:
+    try:
+        call = json.loads(body)
+        name, arguments = call["name"], call.get("arguments")
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return ToolCall(name=name, arguments=_json(arguments)) if isinstance(name, str) else None

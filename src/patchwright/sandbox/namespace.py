@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
+import errno
 import json
 import os
 import signal
@@ -22,7 +22,9 @@ from pathlib import Path
 from patchwright.errors import ConfigError, SandboxError
 from patchwright.sandbox import wire
 from patchwright.sandbox.base import BoxSpec
-from patchwright.sandbox.output import render
+from patchwright.sandbox.channel import Channel
+from patchwright.sandbox.files import FILE_LIMIT
+from patchwright.sandbox.output import CANNOT_RUN, render
 from patchwright.sandbox.rootfs import HOME, SHIMS
 from patchwright.types import Exec
 
@@ -52,7 +54,7 @@ _REFUSED = (
 class NamespaceBox:
     """One open box of a NamespaceBackend; see `Sandbox` for its contract."""
 
-    def __init__(self, spec: BoxSpec, channel: _Channel, pidfd: int) -> None:
+    def __init__(self, spec: BoxSpec, channel: Channel, pidfd: int) -> None:
         self._spec = spec
         self._channel = channel
         self._pidfd = pidfd
@@ -71,8 +73,8 @@ class NamespaceBox:
         """Run `bash -c command`; see `Sandbox.exec`. Cancelling it kills the command."""
         limit = self._spec.limits.exec_seconds if timeout is None else timeout
         encoded = command.encode("utf-8", "replace")
-        if len(encoded) + len(stdin) > wire.FILE_LIMIT:
-            return Exec(code=126, output=f"command and input are over {wire.FILE_LIMIT} bytes\n")
+        if len(encoded) + len(stdin) > FILE_LIMIT:
+            return Exec(code=CANNOT_RUN, output=f"command and input are over {FILE_LIMIT} bytes\n")
         header: wire.Header = {
             "op": "exec",
             "command": len(encoded),
@@ -98,8 +100,8 @@ class NamespaceBox:
 
     async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         """Write a file of at most 64 MiB; see `Sandbox.write`."""
-        if len(data) > wire.FILE_LIMIT:
-            raise OSError(27, f"more than {wire.FILE_LIMIT} bytes", path)
+        if len(data) > FILE_LIMIT:
+            raise OSError(errno.EFBIG, f"more than {FILE_LIMIT} bytes", path)
         reply, _ = await self._ask({"op": "write", "path": path, "mode": mode}, data, _GRACE)
         _raise_error(reply, path)
 
@@ -127,69 +129,6 @@ class NamespaceBox:
             except TimeoutError:
                 self._channel.close("the box did not answer in time")
                 raise SandboxError(f"the box did not answer within {patience:.0f} s") from None
-
-
-class _Channel(asyncio.Protocol):
-    """Requests and replies over a box's socket, matched by number."""
-
-    def __init__(self) -> None:
-        self._parser = wire.Parser(2 * wire.FILE_LIMIT)
-        self._numbers = itertools.count()
-        self._waiting: dict[int, asyncio.Future[wire.Frame]] = {}
-        self._transport: asyncio.Transport | None = None
-        self._end = "the box died"
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            frames = self._parser.feed(data)
-        except wire.WireError as error:
-            self.close(f"the box broke the protocol: {error}")
-            return
-        for header, body in frames:
-            self._deliver(header, body)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(SandboxError(self._end))
-        self._waiting.clear()
-
-    def close(self, reason: str) -> None:
-        """Hang up; whoever waits, or asks later, gets SandboxError with `reason`."""
-        self._end = reason
-        if self._transport is not None:
-            self._transport.abort()
-        self._transport = None
-
-    async def ask(self, header: wire.Header, body: bytes) -> wire.Frame:
-        """Send a request and wait for its reply; when cancelled, the box drops what it was doing."""
-        if self._transport is None:
-            raise SandboxError(self._end)
-        number = next(self._numbers)
-        future = asyncio.get_running_loop().create_future()
-        self._waiting[number] = future
-        self._transport.write(wire.pack({**header, "id": number}, body))
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if self._transport is not None:
-                self._transport.write(wire.pack({"op": "cancel", "id": number}))
-            raise
-        finally:
-            self._waiting.pop(number, None)
-
-    def _deliver(self, header: wire.Header, body: bytes) -> None:
-        if "error" in header:
-            self.close(str(header["error"]))
-            return
-        future = self._waiting.get(header["id"])
-        if future is not None and not future.done():
-            future.set_result((header, body))
 
 
 class NamespaceBackend:
@@ -258,16 +197,8 @@ class _Server:
         if sys.platform != "linux":
             raise SandboxError(_REFUSED.format(reason=f"{sys.platform} is not Linux"))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        settings = json.dumps({"prefixes": _prefixes()})
         with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, _SOURCE, str(theirs.fileno()), settings, " ".join(warm)],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                cwd="/",
-                env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/nonexistent"},
-            )
+            process = _spawn_server(theirs.fileno(), warm)
         ours.setblocking(False)
         server = cls(process, ours)
         try:
@@ -308,6 +239,19 @@ class _Server:
             raise SandboxError(_REFUSED.format(reason=header["error"]))
 
 
+def _spawn_server(control: int, warm: Sequence[str]) -> subprocess.Popen[bytes]:
+    """A clean process: nothing of this program's environment, descriptors or memory."""
+    settings = json.dumps({"prefixes": _prefixes()})
+    return subprocess.Popen(
+        [sys.executable, "-c", _BOOT, _SOURCE, str(control), settings, " ".join(warm)],
+        pass_fds=[control],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        cwd="/",
+        env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/nonexistent"},
+    )
+
+
 async def _open_box(server: _Server, spec: BoxSpec) -> NamespaceBox:
     loop = asyncio.get_running_loop()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -321,7 +265,7 @@ async def _open_box(server: _Server, spec: BoxSpec) -> NamespaceBox:
             header, fds = await _first_frame(ours)
         if "error" in header:
             raise SandboxError(f"a box could not be opened: {header['error']}")
-        _, channel = await loop.create_connection(_Channel, sock=ours)
+        _, channel = await loop.create_connection(Channel, sock=ours)
     except (TimeoutError, EOFError) as error:
         ours.close()
         raise SandboxError(f"a box could not be opened: no answer ({type(error).__name__})") from None
@@ -364,12 +308,17 @@ async def _first_frame(source: socket.socket) -> tuple[wire.Header, list[int]]:
 
 async def _readable(fd: int) -> None:
     loop = asyncio.get_running_loop()
-    ready = loop.create_future()
-    loop.add_reader(fd, lambda: ready.done() or ready.set_result(None))
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(fd, _settle, ready)
     try:
         await ready
     finally:
         loop.remove_reader(fd)
+
+
+def _settle(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
 
 
 def _raise_error(reply: wire.Header, path: str) -> None:

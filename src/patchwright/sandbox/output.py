@@ -1,4 +1,7 @@
-"""Bounded output of a command: head and tail are kept, the middle is counted. Standard library only."""
+"""What is common to commands in every box: bounded output, exit codes. Standard library only.
+
+Of a long output head and tail are kept and the middle is counted.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,13 @@ HEAD = 32 * 1024
 """Bytes kept from the start of a command's output."""
 TAIL = 32 * 1024
 """Bytes kept from its end."""
+
+TIMED_OUT = 124
+"""Exit code of a command that was killed because its time was up."""
+CANNOT_RUN = 126
+"""Exit code of a command that could not be started."""
+LONG_COMMAND = 120 * 1024
+"""Linux takes at most 128 KiB in one argument; a longer command is handed over as a file."""
 
 
 class Output:

@@ -5,7 +5,7 @@ machine, so that even a write that slips into a kernel file is refused; as an or
 user, inside a user namespace. Inside the box it is always user 1000, `agent`.
 """
 
-# ruff: noqa: PTH
+# ruff: noqa: PTH123
 # Kernel files, written once per box
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _maps_enough_ids() -> bool:
     """Whether the ids meant for boxes exist here (not so in a container with few ids)."""
     with open("/proc/self/uid_map", encoding="ascii") as lines:
         ranges = [(int(start), int(count)) for start, _, count in (line.split() for line in lines)]
-    return any(start <= _FIRST_ID and _FIRST_ID + _IDS <= start + count for start, count in ranges)
+    return any(start <= _FIRST_ID and start + count >= _FIRST_ID + _IDS for start, count in ranges)
 
 
 def _map_ids(users: str, groups: str) -> None:

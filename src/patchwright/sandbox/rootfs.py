@@ -5,7 +5,7 @@ root of its mount namespace: the host's files are gone from it, but for the syst
 Python environment. `furnish` runs in each box, in its own copy of that mount namespace.
 """
 
-# ruff: noqa: PTH
+# ruff: noqa: PTH101, PTH102, PTH103, PTH106, PTH110, PTH112, PTH114, PTH115, PTH123, PTH208, PTH211
 # Mount points are strings, and a box starts sooner without path objects
 
 from __future__ import annotations
@@ -21,6 +21,20 @@ SHIMS = "/opt/patchwright/bin"
 """First on PATH: the programs that are served warm."""
 USER = 1000
 """User and group id inside the box."""
+
+GITCONFIG = """[user]
+\tname = agent
+\temail = agent@box
+[safe]
+\tdirectory = *
+[init]
+\tdefaultBranch = main
+[gc]
+\tauto = 0
+[maintenance]
+\tauto = false
+"""
+"""Commits work without set-up, and nothing goes on in the background."""
 
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr")
 _DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -52,14 +66,13 @@ _WRITTEN = {
     "hosts": "127.0.0.1 localhost box\n::1 localhost\n",
     "resolv.conf": "",
     "hostname": "box\n",
-    "gitconfig": "[user]\n\tname = agent\n\temail = agent@box\n[safe]\n\tdirectory = *\n"
-    "[init]\n\tdefaultBranch = main\n[gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n",
+    "gitconfig": GITCONFIG,
 }
 _OLD = "/oldroot"
 _STAGE = "/mnt"
-_PRIVATE = {"tmp": "/tmp", "home": HOME, "run": "/run", "shm": "/dev/shm"}  # noqa: S108
+_PRIVATE = {"tmp": "/tmp", "home": HOME, "run": "/run", "shm": "/dev/shm"}
 """Folder of a box's own tmpfs -> where it appears."""
-_STICKY = ("/tmp", "/dev/shm")  # noqa: S108
+_STICKY = ("/tmp", "/dev/shm")
 
 
 def build_template(prefixes: list[str], programs: dict[str, str]) -> None:
@@ -71,9 +84,9 @@ def build_template(prefixes: list[str], programs: dict[str, str]) -> None:
     sources = {prefix: os.path.realpath(prefix) for prefix in prefixes}
     syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
     # Any folder that exists everywhere will do: the mount leaves it again when it becomes the root.
-    syscalls.mount("box", "/tmp", "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=0755")  # noqa: S108
-    os.mkdir("/tmp" + _OLD)  # noqa: S108
-    syscalls.pivot_root("/tmp", "/tmp" + _OLD)  # noqa: S108
+    syscalls.mount("box", "/tmp", "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=0755")
+    os.mkdir("/tmp" + _OLD)
+    syscalls.pivot_root("/tmp", "/tmp" + _OLD)
     os.chdir("/")
     _system_folders()
     for prefix, source in sources.items():

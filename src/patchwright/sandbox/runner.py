@@ -4,7 +4,7 @@ Standard library only; forked from the fork server, so it starts without an exec
 client's end of the socket closes, and with it, by the kernel's rule for PID 1, every process of the box.
 """
 
-# ruff: noqa: PTH
+# ruff: noqa: PTH118
 # Paths come as strings from the socket and go straight to system calls
 
 from __future__ import annotations
@@ -14,23 +14,19 @@ import os
 import select
 import signal
 import socket
-import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from patchwright.sandbox import processes, wire
-from patchwright.sandbox.output import Output
+from patchwright.sandbox.files import read_file, write_file
+from patchwright.sandbox.output import CANNOT_RUN, LONG_COMMAND, TIMED_OUT, Output
 from patchwright.sandbox.warm import Calls, Warm
 
 SHELL = "/bin/bash"
-TIMED_OUT = 124
-CANNOT_RUN = 126
 _CHUNK = 64 * 1024
 _LAST_DRAIN = 1024 * 1024
 """Most bytes read after a command has ended, should background processes write without end."""
-_LONG_COMMAND = 120 * 1024
-"""Linux takes at most 128 KiB in one argument; a longer command is handed over as a file."""
 _DEFAULTS = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD]
 
 
@@ -98,9 +94,8 @@ class Runner:
         return max(0.0, (self._command.deadline - time.monotonic()) * 1000)
 
     def _check_deadline(self) -> None:
-        if self._command is not None and not self._command.timed_out:
-            if time.monotonic() >= self._command.deadline:
-                self._kill(self._command)
+        if self._patience() == 0.0 and self._command is not None:
+            self._kill(self._command)
 
     def _on_control(self) -> None:
         try:
@@ -242,7 +237,7 @@ def _spawn(command: bytes, stdin: bytes, env: dict[str, str], output: int) -> in
             actions.append((os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0))
         actions += [(os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, output, 2)]
         arguments: list[bytes] = [b"bash", b"-c", command]
-        if len(command) > _LONG_COMMAND:
+        if len(command) > LONG_COMMAND:
             opened.append(_memory_file(command))
             os.set_inheritable(opened[-1], True)
             arguments = [b"bash", b"/proc/self/fd/%d" % opened[-1]]
@@ -279,24 +274,3 @@ def _error_number(error: Exception) -> int:
     if isinstance(error, MemoryError):
         return errno.ENOMEM
     return getattr(error, "errno", None) or errno.EINVAL
-
-
-def read_file(path: str) -> bytes:
-    """The content of a regular file of at most `wire.FILE_LIMIT` bytes. Raises OSError."""
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-    with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", path)
-        content = file.read(wire.FILE_LIMIT + 1)
-    if len(content) > wire.FILE_LIMIT:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
-    return content
-
-
-def write_file(path: str, content: bytes, mode: int) -> None:
-    """Write a regular file with the given mode, making its parent folders. Raises OSError."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-    with open(path, "wb", opener=lambda name, _: os.open(name, flags, 0o600)) as file:
-        file.write(content)
-        os.fchmod(file.fileno(), mode)

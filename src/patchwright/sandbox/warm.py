@@ -8,7 +8,7 @@ script only waits for the code. What cannot be taken over faithfully runs cold, 
 One difference is kept: every call in a run hashes strings with one seed (`PYTHONHASHSEED` runs cold).
 """
 
-# ruff: noqa: PTH
+# ruff: noqa: PTH100, PTH108, PTH110, PTH118, PTH120, PTH123
 # Must import next to nothing: what is imported here looks preloaded to the tests
 
 from __future__ import annotations
@@ -292,7 +292,9 @@ def _take_over_interpreter(warm: Warm, arguments: list[str], env: dict[str, str]
 
 def _open_streams(unbuffered: bool) -> None:
     """Streams on the new descriptors, as the interpreter opens them when it starts."""
-    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    for name in ("stdin", "__stdin__"):
+        setattr(sys, name, stdin)
     for number, name, errors in ((1, "stdout", "strict"), (2, "stderr", "backslashreplace")):
         terminal = os.isatty(number)
         stream = open(number, "w", encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
@@ -315,7 +317,7 @@ def _run() -> int:
         code = stop.code
     except BaseException:
         sys.excepthook(*sys.exc_info())
-    threading._shutdown()
+    threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:

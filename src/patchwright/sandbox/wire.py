@@ -10,8 +10,6 @@ import socket
 import struct
 from typing import Any
 
-FILE_LIMIT = 64 * 1024 * 1024
-"""Most bytes one `read`, `write` or standard input may carry."""
 ARCHIVE_LIMIT = 4 * 1024 * 1024 * 1024
 """Most bytes of one frame: an archive may be larger than a file."""
 _HEADER_LIMIT = 1024 * 1024

@@ -42,11 +42,18 @@ class TaskSets:
 async def task_sets(config: QuickstartConfig, run: Run, backend: SandboxBackend, view: View) -> TaskSets:
     """Make the sets, or read those an earlier call made."""
     folder = run.path / "tasks"
-    files = {name: folder / f"{name}.jsonl" for name in ("sft", "rl", "held_out", "harder", "library")}
+    names = ["sft", "rl", "held_out", "harder"] + ["library"] * (config.source != "composed")
+    files = {name: folder / f"{name}.jsonl" for name in names}
     if not all(file.exists() for file in files.values()):
         await _make(config, files, backend, view)
-    sft, rl, held, harder, library = (load_tasks(file) for file in files.values())
-    return TaskSets(sft=sft, rl=rl, held=held, harder=harder, library=library)
+    made = {name: load_tasks(file) for name, file in files.items()}
+    return TaskSets(
+        sft=made["sft"],
+        rl=made["rl"],
+        held=made["held_out"],
+        harder=made["harder"],
+        library=made.get("library", []),
+    )
 
 
 async def _make(
@@ -67,12 +74,11 @@ async def _make(
         for name, tasks in sets.items():
             dump_tasks(files[name], tasks)
             stage.advance(len(tasks))
-    library: Sequence[Task] = []
-    if config.source != "composed":
-        library = await library_tasks(
+    if "library" in files:
+        made = await library_tasks(
             config.source, config.source_tasks, backend, files["library"].parent, view, seed=config.line.seed
         )
-    dump_tasks(files["library"], library)
+        dump_tasks(files["library"], made)
 
 
 async def _check(tasks: Sequence[Task], backend: SandboxBackend) -> None:

@@ -1,0 +1,111 @@
+"""`patchwright bench`: what the parts cost on this machine, as tables."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from rich.table import Table
+
+from patchwright.render import CHATML, Renderer
+from patchwright.sandbox.base import BoxSpec, Sandbox, SandboxBackend
+from patchwright.sandbox.select import open_backend
+from patchwright.train.config import ModelConfig
+from patchwright.train.tokenizer import save_tokenizer, train_tokenizer
+from patchwright.train.worker import create_model
+
+__all__ = ["engine_table", "gateway_table", "sandbox_table", "train_table"]
+
+T = TypeVar("T")
+_TEST = b"def test_a():\n    assert 1 + 1 == 2\n"
+
+
+async def engine_table(model: Path | None) -> Table:
+    """Sampled tokens per CPU-second at several concurrencies, beside transformers' `generate`."""
+    from patchwright.engine.bench import bench_engine  # imports torch
+
+    async with _model_or_scratch(model) as folder:
+        speeds = await asyncio.to_thread(bench_engine, folder)
+    table = _table("engine: tokens per CPU-second", "concurrency", "engine", "generate", "ratio")
+    for speed in speeds:
+        ratio = f"{speed.engine / speed.generate:.1f}x"
+        table.add_row(str(speed.concurrency), f"{speed.engine:,.0f}", f"{speed.generate:,.0f}", ratio)
+    return table
+
+
+async def gateway_table(model: Path | None) -> Table:
+    """CPU milliseconds per turn of the gateway, with and without HTTP."""
+    from patchwright.gateway.bench import bench_gateway
+
+    async with _model_or_scratch(model) as folder:
+        cost = await bench_gateway(Renderer.load(str(folder)))
+    table = _table("gateway: CPU ms per turn", "turns", "recording", "over HTTP, client included")
+    table.add_row(str(cost.turns), f"{cost.record_ms:.2f}", f"{cost.http_ms:.2f}")
+    return table
+
+
+async def train_table() -> Table:
+    """Trained tokens per CPU-second, beside a plain transformers loop."""
+    from patchwright.train.bench import bench_train  # imports torch
+
+    speed = await asyncio.to_thread(bench_train)
+    table = _table(
+        "trainer: tokens per CPU-second, one thread", "SFT", "policy loss", "plain transformers loop"
+    )
+    table.add_row(f"{speed.sft:,.0f}", f"{speed.policy:,.0f}", f"{speed.plain:,.0f}")
+    return table
+
+
+async def sandbox_table(name: str, *, rounds: int = 30, image: str | None = None) -> Table:
+    """Median wall milliseconds of what every attempt does in a box, one box at a time."""
+    backend = open_backend(name, image=image)
+    try:
+        await _round(backend)  # starts helpers, fills caches
+        times = [await _round(backend) for _ in range(rounds)]
+    finally:
+        await backend.close()
+    table = _table(f"{name} boxes: median of {rounds}, wall ms", *times[0])
+    table.add_row(*(f"{1000 * statistics.median(row[what] for row in times):.1f}" for what in times[0]))
+    return table
+
+
+async def _round(backend: SandboxBackend) -> dict[str, float]:
+    seconds: dict[str, float] = {}
+
+    async def timed(what: str, work: Callable[[], Awaitable[T]]) -> T:
+        started = time.perf_counter()
+        result = await work()
+        seconds[what] = time.perf_counter() - started
+        return result
+
+    box: Sandbox = await timed("open", lambda: backend.open(BoxSpec()))
+    await timed("write", lambda: box.write("test_a.py", _TEST))
+    await timed("command", lambda: box.exec("true"))
+    await timed("pytest", lambda: box.exec("pytest -q test_a.py"))
+    await timed("close", box.close)
+    return seconds
+
+
+@asynccontextmanager
+async def _model_or_scratch(model: Path | None) -> AsyncIterator[Path]:
+    """The model folder given, or an untrained model of the quickstart's shape."""
+    if model:
+        yield model
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        save_tokenizer(train_tokenizer([]), Path(folder) / "tokenizer", chat_template=CHATML)
+        await create_model(Path(folder) / "model", ModelConfig(), Path(folder) / "tokenizer")
+        yield Path(folder) / "model"
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table

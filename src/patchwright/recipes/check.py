@@ -1,0 +1,112 @@
+"""`patchwright check`: the conformance suites of sandboxes, engines and agents, on built-in parts or one's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from patchwright.agent.base import Agent
+from patchwright.agent.bash import BashAgent
+from patchwright.agent.check import BUSY, STOP, Script, check_agent
+from patchwright.config import pick
+from patchwright.engine.base import Engine
+from patchwright.engine.check import check_engine
+from patchwright.engine.config import LocalEngineConfig
+from patchwright.engine.process import ProcessEngine
+from patchwright.render import Renderer
+from patchwright.sandbox.base import SandboxBackend
+from patchwright.sandbox.check import check_sandbox
+from patchwright.sandbox.select import open_backend
+from patchwright.types import CheckResult, Endpoint, Weights
+
+__all__ = ["agent_conformance", "engine_conformance", "sandbox_conformance"]
+
+_RUNNING, _QUEUE = 4, 4
+"""A small queue, so that the check of a full one takes few requests."""
+
+
+async def sandbox_conformance(use: str, *, image: str | None = None) -> list[CheckResult]:
+    """Check a backend: a built-in name, or `module:Class` called without arguments."""
+    backend = _sandbox(use, image)
+    try:
+        return await check_sandbox(backend)
+    finally:
+        await backend.close()
+
+
+def _sandbox(use: str, image: str | None) -> SandboxBackend:
+    if ":" in use:
+        return cast(SandboxBackend, _own(use, {}, "sandbox"))
+    return open_backend(use, image=image)
+
+
+async def engine_conformance(use: str) -> list[CheckResult]:
+    """Check the local engine on a model folder, or `module:Class` called without arguments.
+
+    One's own engine is asked with bytes as token ids, and the checks that need a weights folder are skipped.
+    """
+    if ":" in use and not Path(use).exists():
+        return await check_engine(cast(Engine, _own(use, {}, "engine")), lambda text: list(text.encode()))
+    encode = Renderer.load(use).encode
+    config = LocalEngineConfig(max_running=_RUNNING, max_queue=_QUEUE)
+    engine = await asyncio.to_thread(ProcessEngine, use, config=config)
+    return await check_engine(
+        engine, encode, weights=Weights(version=1, path=use), busy_after=_RUNNING + _QUEUE
+    )
+
+
+async def agent_conformance(use: str, sandbox: str, *, image: str | None = None) -> list[CheckResult]:
+    """Check an agent (`bash`, or `module:Class` called without arguments) in boxes of a backend."""
+    agent = cast(Agent, _own(use, {"bash": BashAgent}, "agent"))
+    backend = _sandbox(sandbox, image)
+    try:
+        return await check_agent(agent, backend, scripted_endpoint)
+    finally:
+        await backend.close()
+
+
+def _own(use: str, registry: Mapping[str, Any], key: str) -> Any:
+    return pick(use, registry, key=key)()
+
+
+@asynccontextmanager
+async def scripted_endpoint(script: Script) -> AsyncIterator[Endpoint]:
+    """An endpoint that answers from a script, call by call; after its end it sends the stop signal."""
+    left = iter(script)
+
+    async def chat(request: Request) -> Response:
+        await request.body()
+        return _answer(next(left, STOP))
+
+    app = Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", lifespan="off")
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
+    await server.startup()
+    try:
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield Endpoint(base_url=f"http://127.0.0.1:{port}/v1", api_key="scripted")
+    finally:
+        await server.shutdown()
+
+
+def _answer(reply: str) -> Response:
+    if reply == STOP:
+        return JSONResponse({"error": {"type": "not_found_error", "message": "context is full"}}, 404)
+    if reply == BUSY:
+        return JSONResponse({"error": {"type": "server_busy", "message": "try again"}}, 503)
+    message = {"role": "assistant", "content": reply}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    return JSONResponse(
+        {"id": "scripted", "object": "chat.completion", "model": "policy", "choices": [choice]}
+    )

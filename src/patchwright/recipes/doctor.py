@@ -1,0 +1,135 @@
+"""`patchwright doctor`: what this machine can and cannot do, each finding with its mend."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from patchwright.errors import PatchwrightError
+from patchwright.sandbox.base import BoxSpec
+from patchwright.sandbox.select import open_backend
+
+__all__ = ["Finding", "diagnose"]
+
+_DISK_GB = 2.0
+"""The quickstart's run folder stays well under this."""
+_MEMORY_GB = 3.0
+"""Model, trainer and 64 boxes of the quickstart together."""
+_DOCKER = Path("/var/run/docker.sock")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One thing looked at. Example: `Finding(name="disk", ok=True, detail="31 GB free")`"""
+
+    name: str
+    ok: bool
+    detail: str
+    mend: str = ""
+    """What to do about it, when it is not ok."""
+    needed: bool = True
+    """Whether the quickstart cannot run without it."""
+
+
+async def diagnose(folder: Path) -> list[Finding]:
+    """Look at the machine; runs are to be written below `folder`. Nothing is raised."""
+    looks: list[Callable[[], Finding]] = [_python, _git, _memory, _ports, _torch, _transformers, _docker]
+    return [*(look() for look in looks), _disk(folder), await _boxes()]
+
+
+def _python() -> Finding:
+    ok = sys.version_info >= (3, 11)
+    detail = f"{platform.python_version()} on {platform.system()} {platform.release()}"
+    return Finding(name="python", ok=ok, detail=detail, mend="install Python 3.11 or newer")
+
+
+def _git() -> Finding:
+    found = shutil.which("git")
+    return Finding(
+        name="git", ok=bool(found), detail=found or "not found", mend="install git; patches are taken with it"
+    )
+
+
+def _memory() -> Finding:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    return Finding(
+        name="memory",
+        ok=total >= _MEMORY_GB,
+        detail=f"{total:.1f} GB",
+        mend=f"the quickstart wants {_MEMORY_GB:.0f} GB; lower line.concurrency",
+        needed=False,
+    )
+
+
+def _ports() -> Finding:
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            detail = f"127.0.0.1:{server.getsockname()[1]} can be listened on"
+        return Finding(name="loopback", ok=True, detail=detail)
+    except OSError as error:
+        mend = "bring up the loopback device (`ip link set lo up`)"
+        return Finding(name="loopback", ok=False, detail=str(error), mend=mend)
+
+
+def _torch() -> Finding:
+    cores = len(os.sched_getaffinity(0))
+    return _package("torch", f", {cores} CPU cores", "pip install 'patchwright[local]'")
+
+
+def _transformers() -> Finding:
+    return _package("transformers", "", "pip install 'patchwright[local]'")
+
+
+def _package(name: str, more: str, mend: str) -> Finding:
+    try:
+        detail = f"{importlib.metadata.version(name)}{more}"
+        return Finding(name=name, ok=True, detail=detail)
+    except importlib.metadata.PackageNotFoundError:
+        detail = "not installed; training and the local engine need it"
+        return Finding(name=name, ok=False, detail=detail, mend=mend)
+
+
+def _docker() -> Finding:
+    mend = "only for docker boxes: start Docker, or join its group"
+    if not _DOCKER.exists():
+        detail = f"no {_DOCKER}"
+        return Finding(name="docker", ok=False, detail=detail, mend=mend, needed=False)
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(2)
+            client.connect(str(_DOCKER))
+        return Finding(name="docker", ok=True, detail=f"{_DOCKER} answers", needed=False)
+    except OSError as error:
+        return Finding(name="docker", ok=False, detail=f"{_DOCKER}: {error}", mend=mend, needed=False)
+
+
+def _disk(folder: Path) -> Finding:
+    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(place).free / 1e9
+    writable = os.access(place, os.W_OK)
+    detail = f"{free:.1f} GB free in {place}{'' if writable else ', but it cannot be written to'}"
+    mend = f"free {_DISK_GB:.0f} GB, or give --run a folder on another disk"
+    return Finding(name="disk", ok=writable and free >= _DISK_GB, detail=detail, mend=mend)
+
+
+async def _boxes() -> Finding:
+    """Open a real namespace box and run a command: no kernel setting says as much."""
+    backend = open_backend("namespace")
+    try:
+        box = await backend.open(BoxSpec())
+        done = await box.exec("git --version && python3 --version")
+        await box.close()
+        detail = "a namespace box opened and ran a command" if done.code == 0 else done.output[-300:]
+        return Finding(name="boxes", ok=done.code == 0, detail=detail, mend="git and python3 must be in PATH")
+    except PatchwrightError as error:
+        mend = "allow unprivileged user namespaces, or use `-s line.sandbox.use=docker`"
+        return Finding(name="boxes", ok=False, detail=str(error), mend=mend)
+    finally:
+        await backend.close()

@@ -1,0 +1,95 @@
+"""`patchwright serve` and `patchwright gateway serve`: a policy behind an OpenAI-compatible endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from patchwright.config import Config
+from patchwright.errors import ConfigError
+from patchwright.gateway.server import Gateway
+from patchwright.recipes.assembly import LineConfig, open_engine
+from patchwright.recipes.progress import View
+from patchwright.render import Renderer
+from patchwright.store import Run
+from patchwright.types import Endpoint, Sampling, Trajectory, Turn
+
+__all__ = ["Address", "record", "serve"]
+
+STAGE = "recorded"
+
+
+class Address(Config):
+    """Where to listen."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on; anything but loopback lets other machines in, behind the key."""
+    port: int = 8000
+    """Port to listen on; 0 takes a free one."""
+    api_key: str = ""
+    """The key clients must send; empty makes a random one."""
+
+
+async def serve(config: LineConfig, model: Path, address: Address, view: View) -> None:
+    """Serve a model folder until SIGINT or SIGTERM. Nothing is recorded."""
+    async with AsyncExitStack() as stack:
+        gateway = await _gateway(stack, config, model, address)
+        _announce(view, gateway.endpoint, known=bool(address.api_key))
+        await _stopped()
+
+
+async def record(
+    config: LineConfig, model: Path, address: Address, folder: Path, name: str, view: View
+) -> None:
+    """Serve one recording session until SIGINT or SIGTERM, for an agent started by hand.
+
+    The run in `folder` holds its turns, ungraded, as trajectory `name`; each is stored as it is sampled.
+    Raises ConfigError when the run has that trajectory.
+    """
+    stored = {"line": config.model_dump(mode="json"), "model": str(model)}
+    async with AsyncExitStack() as stack:
+        run = stack.enter_context(Run.create_or_open(folder, stored))
+        if run.entry(name):
+            raise ConfigError(f"run {folder} holds a session {name!r} already; give another --session")
+        gateway = await _gateway(stack, config, model, address)
+
+        def keep(_: Turn) -> None:
+            recorded = Trajectory(id=name, task_id="", turns=session.turns, messages=session.messages)
+            run.put(recorded, stage=STAGE, step=0, version=0)
+
+        sampling = Sampling(
+            temperature=config.sampling.temperature,
+            top_p=config.sampling.top_p,
+            max_tokens=config.sampling.max_tokens,
+        )
+        session = gateway.session(name, sampling=sampling, on_turn=keep)
+        _announce(view, session.endpoint, known=False)
+        await _stopped()
+        view.say(f"recorded {len(session.turns)} turns: patchwright show {folder} {name}")
+
+
+async def _gateway(stack: AsyncExitStack, config: LineConfig, model: Path, address: Address) -> Gateway:
+    renderer = Renderer.load(str(model))
+    engine = await stack.enter_async_context(open_engine(model, config.engine))
+    gateway = Gateway(engine, renderer, host=address.host, port=address.port, api_key=address.api_key)
+    return await stack.enter_async_context(gateway)
+
+
+def _announce(view: View, endpoint: Endpoint, *, known: bool) -> None:
+    view.say(f"base_url {endpoint.base_url}")
+    view.say(f"api_key  {'as given' if known else endpoint.api_key}")
+    view.say(f"model    {endpoint.model}")
+
+
+async def _stopped() -> None:
+    """Wait for SIGINT or SIGTERM."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        await stop.wait()
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)

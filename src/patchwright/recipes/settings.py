@@ -1,0 +1,24 @@
+"""The configuration file of `rollout`, `eval`, `grade`, `serve` and `train`: one file serves them all."""
+
+from __future__ import annotations
+
+from patchwright.config import Config
+from patchwright.recipes.assembly import LineConfig
+from patchwright.recipes.new_model import NewModelConfig
+from patchwright.recipes.rl import RlConfig
+from patchwright.recipes.sft import SftConfig
+
+__all__ = ["Settings"]
+
+
+class Settings(Config):
+    """Every table is optional; a command reads those it needs."""
+
+    line: LineConfig = LineConfig()
+    """Boxes, agent, engine, sampling, seed."""
+    sft: SftConfig = SftConfig()
+    """`train sft`."""
+    rl: RlConfig = RlConfig()
+    """`train rl`."""
+    new: NewModelConfig = NewModelConfig()
+    """`train new`."""

@@ -1,0 +1,249 @@
+"""`patchwright show`: a run, or one of its trajectories, for people."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from patchwright.recipes.legible import cut, diff, legible
+from patchwright.store import Entry, Run
+from patchwright.types import Grade, Outcome, Step, TestStatus, Trajectory, Turn
+
+__all__ = ["show_run", "show_trajectory"]
+
+_BLOCK = 4000
+"""Characters shown of one message or output unless all is asked for."""
+_LAST = 12
+"""Finished steps shown per stage."""
+_COLOURS = {Outcome.RESOLVED: "green", Outcome.UNRESOLVED: "yellow", Outcome.VOID: "red"}
+
+
+# --- a run ------------------------------------------------------------------------------------
+
+
+def show_run(run: Run, console: Console) -> None:
+    """Print what a run was told, what it came to, and where its artefacts are."""
+    console.print(Text(f"run {run.path}", "bold"))
+    console.print(_told(run.config))
+    for table in (_attempts(run), _held_out(run), *_steps(run)):
+        if table.row_count:
+            console.print(table)
+    console.print(_artefacts(run))
+    console.print(_examples(run))
+
+
+def _told(config: Mapping[str, Any]) -> Text:
+    plain = {key: value for key, value in config.items() if not isinstance(value, dict)}
+    tables = ", ".join(key for key, value in config.items() if isinstance(value, dict))
+    words = [f"{key}={json.dumps(value)}" for key, value in plain.items()]
+    return Text(cut(legible("  ".join([*words, f"(and {tables}: config.json)" if tables else ""])), 600))
+
+
+def _attempts(run: Run) -> Table:
+    counts: dict[str, dict[Outcome, int]] = defaultdict(lambda: dict.fromkeys(Outcome, 0))
+    steps: dict[str, set[int]] = defaultdict(set)
+    for stage, step, outcome, count in run.counts():
+        counts[stage][outcome] += count
+        steps[stage].add(step)
+    table = _table("attempts", "stage", "steps", "attempts", *(str(outcome) for outcome in Outcome), "rate")
+    for stage, row in counts.items():
+        verdicts = row[Outcome.RESOLVED] + row[Outcome.UNRESOLVED]
+        rate = f"{row[Outcome.RESOLVED] / verdicts:.1%}" if verdicts else "-"
+        cells = [len(steps[stage]), sum(row.values()), *row.values()]
+        table.add_row(stage, *map(str, cells), rate)
+    return table
+
+
+def _held_out(run: Run) -> Table:
+    """Results of evaluations, from the journal, so that an unfinished run shows those it has."""
+    table = _table("evaluations", "evaluation", "set", "pass@1 [95 % interval]", "pass@8", "attempts", "void")
+    for name, found in _evaluations(run):
+        rate = f"{found['pass_at_1']:.1%} [{found['low']:.1%}, {found['high']:.1%}]"
+        eight = found.get("pass_at_8")
+        counts = (found["total"], found.get("void", 0))
+        table.add_row(*name, rate, "-" if eight is None else f"{eight:.1%}", *map(str, counts))
+    return table
+
+
+def _evaluations(run: Run) -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
+    journal = [
+        ((mark.stage, name), found)
+        for mark in run.marks()
+        for name, found in (mark.info.get("sets") or {}).items()
+    ]
+    yield from journal
+    for stage in [] if journal else (run.summary() or {}).get("stages", []):
+        if "pass_at_1" in stage:
+            yield (str(stage.get("name", "")), "-"), stage
+
+
+def _steps(run: Run) -> Iterator[Table]:
+    """One table per stage whose marks carry figures."""
+    by_stage: dict[str, list[tuple[int, dict[str, str]]]] = defaultdict(list)
+    for mark in run.marks():
+        figures = {key: _figure(value) for key, value in mark.info.items() if isinstance(value, int | float)}
+        if len(figures) > 1 and not mark.info.get("sets"):
+            by_stage[mark.stage].append((mark.step, figures))
+    for stage, rows in by_stage.items():
+        columns = list(dict.fromkeys(key for _, figures in rows for key in figures))
+        title = f"{stage}: last {_LAST} of {len(rows)} steps" if len(rows) > _LAST else f"{stage}: steps"
+        table = _table(title, "step", *columns)
+        for step, figures in rows[-_LAST:]:
+            table.add_row(str(step), *(figures.get(key, "-") for key in columns))
+        yield table
+
+
+def _figure(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.4g}"
+
+
+def _artefacts(run: Run) -> Table:
+    table = _table("artefacts", "what", "how many", "size", "where")
+    for name in ("trajectories", "weights", "checkpoints"):
+        found = [path for path in (run.path / name).glob("*") if not path.name.endswith(".tmp")]
+        if found:
+            table.add_row(name, str(len(found)), _size(run.path / name), str(run.path / name))
+    for name in ("run.db", "metrics.jsonl", "summary.json"):
+        if (run.path / name).exists():
+            table.add_row(name, "1", _size(run.path / name), str(run.path / name))
+    return table
+
+
+def _size(path: Path) -> str:
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return f"{sum(file.stat().st_size for file in files) / 1e6:.1f} MB"
+
+
+def _examples(run: Run) -> Text:
+    """One trajectory of each outcome to look at, of the last stage that has it."""
+    text = Text()
+    for outcome in Outcome:
+        entries = run.entries(outcome=outcome)
+        if entries:
+            name = legible(entries[-1].id)
+            text.append(f"{outcome}: ", _COLOURS[outcome])
+            text.append(f"patchwright show {run.path} {name}\n")
+    return text
+
+
+def _table(title: str, first: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    table.add_column(first, overflow="fold")
+    for column in columns:
+        table.add_column(column, justify="right", overflow="fold")
+    return table
+
+
+# --- a trajectory -----------------------------------------------------------------------------
+
+
+def show_trajectory(run: Run, name: str, console: Console, *, full: bool = False) -> None:
+    """Print one attempt: how it went, the conversation, the patch and the verdict.
+
+    Long texts are cut in the middle unless `full`. Raises ConfigError when the run has no such trajectory.
+    """
+    trajectory, entry = run.trajectory(name), run.entry(name)
+    limit = 10**9 if full else _BLOCK
+    console.print(_headline(trajectory, entry))
+    for block in _conversation(trajectory, limit):
+        console.print(block)
+    if trajectory.patch:
+        console.print(Rule("patch", align="left"))
+        console.print(diff(cut(trajectory.patch, limit)))
+    console.print(_verdict(trajectory, limit))
+
+
+def _headline(trajectory: Trajectory, entry: Entry | None) -> Text:
+    text = Text(legible(trajectory.id) + "  ", "bold")
+    text.append(str(trajectory.outcome), f"bold {_COLOURS[trajectory.outcome]}")
+    words = [f"task {trajectory.task_id}", f"exit {trajectory.exit or '-'}", f"{trajectory.seconds:.1f} s"]
+    if entry:
+        words += [f"stage {entry.stage} step {entry.step}", f"weights {entry.version}"]
+    text.append("\n" + legible(", ".join(words)))
+    text.append(f"\n{_tokens(trajectory.turns)}, {len(trajectory.steps)} commands")
+    return text
+
+
+def _tokens(turns: tuple[Turn, ...]) -> str:
+    prompt = sum(len(turn.prompt_ids) for turn in turns)
+    sampled = sum(len(turn.completion_ids) for turn in turns)
+    return f"{len(turns)} turns, {prompt} prompt tokens, {sampled} sampled tokens"
+
+
+def _conversation(trajectory: Trajectory, limit: int) -> Iterator[Rule | Text]:
+    """The messages; where nobody recorded them, the commands and what they gave."""
+    if not trajectory.messages:
+        for step in trajectory.steps:
+            yield from _command(step, limit)
+        return
+    turns = iter(trajectory.turns)
+    for message in trajectory.messages:
+        role = str(message.get("role", "?"))
+        turn = next(turns, None) if role == "assistant" else None
+        yield Rule(legible(role) + _sampled(turn), align="left", style="blue" if turn else "dim")
+        yield Text(legible(cut(_content(message), limit)))
+
+
+def _sampled(turn: Turn | None) -> str:
+    if turn is None:
+        return ""
+    count = len(turn.completion_ids)
+    mean = f", mean log-prob {sum(turn.logprobs) / count:.3f}" if count else ""
+    kept = "" if turn.train else ", not trained on"
+    return f" (turn {turn.id}: {count} tokens{mean}, {turn.finish}, {turn.seconds:.1f} s{kept})"
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    parts = [content] if isinstance(content, str) else []
+    if isinstance(content, list):
+        parts = [str(part.get("text", part)) if isinstance(part, dict) else str(part) for part in content]
+    for call in message.get("tool_calls") or ():
+        parts.append(
+            "tool call " + json.dumps(call.get("function", call) if isinstance(call, dict) else call)
+        )
+    return "\n".join(parts)
+
+
+def _command(step: Step, limit: int) -> Iterator[Rule | Text]:
+    run = step.exec
+    ending = "timed out" if run.timed_out else f"exit {run.code}"
+    yield Rule(f"command ({ending}, {run.seconds:.1f} s)", align="left", style="blue")
+    yield Text("$ " + legible(cut(step.command, limit)), "bold")
+    omitted = f"\n({run.omitted} bytes of output were not kept)" if run.omitted else ""
+    yield Text(legible(cut(run.output, limit)) + omitted)
+
+
+def _verdict(trajectory: Trajectory, limit: int) -> Text:
+    text = Text("\n")
+    failure, grade = trajectory.failure, trajectory.grade
+    if failure:
+        text.append("void: ", "bold red")
+        text.append(legible(cut(f"{failure.kind} at {failure.stage}: {failure.message}", limit)) + "\n")
+    if grade:
+        _append_grade(text, grade, limit)
+    elif not failure:
+        text.append("not graded\n")
+    return text
+
+
+def _append_grade(text: Text, grade: Grade, limit: int) -> None:
+    word, colour = ("resolved", "bold green") if grade.resolved else ("unresolved", "bold yellow")
+    text.append(word, colour)
+    text.append(f" in {grade.seconds:.1f} s {legible(cut(grade.reason, limit))}\n")
+    for test, status in grade.tests.items():
+        passed = status is TestStatus.PASSED
+        text.append(f"  {status:<8}", "green" if passed else "red")
+        text.append(legible(test) + "\n")
+    for name, score in grade.scores.items():
+        text.append(f"  score {legible(name)} = {score:.3f}\n")
+    for finding in grade.findings:
+        text.append(f"  finding: {legible(finding)}\n", "bold red")

@@ -1,0 +1,268 @@
+"""Boxes that are mere folders: commands run as this user on this machine. It isolates NOTHING.
+
+For machines without namespaces or Docker, and only for code you trust: files, network and processes of
+the machine are open to every command. What holds: a clean environment, a folder of its own, time
+limits, bounded output, and the end of every process that kept its environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+from patchwright.errors import ConfigError, SandboxError
+from patchwright.sandbox import archive
+from patchwright.sandbox.base import BoxSpec
+from patchwright.sandbox.files import read_file, write_file
+from patchwright.sandbox.output import CANNOT_RUN, LONG_COMMAND, TIMED_OUT, Output, render
+from patchwright.sandbox.rootfs import GITCONFIG
+from patchwright.types import Exec
+
+_MARK = "PATCHWRIGHT_COMMAND"
+"""Variable by which the processes of a command are found again."""
+_CHUNK = 64 * 1024
+_LAST_DRAIN = 1024 * 1024
+_ROUNDS = 20
+
+
+class ProcessBox:
+    """One folder and the commands run in it; see `Sandbox` for the contract."""
+
+    def __init__(self, spec: BoxSpec, root: Path) -> None:
+        self._spec = spec
+        self._root = root
+        self._token = secrets.token_hex(8)
+        self._numbers = itertools.count()
+        self._turn = asyncio.Lock()
+        self._closed = False
+
+    @property
+    def workdir(self) -> str:
+        """Where the working directory really is; `spec.workdir` leads here in every argument."""
+        return str(self._root / "work")
+
+    async def exec(
+        self,
+        command: str,
+        *,
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+    ) -> Exec:
+        """Run `bash -c command`; see `Sandbox.exec`. Cancelling it kills the command."""
+        limit = self._spec.limits.exec_seconds if timeout is None else timeout
+        async with self._turn:
+            self._check_open()
+            mark = f"{self._token}:{next(self._numbers)}:"
+            variables = {**self._environment(), **(env or {}), _MARK: mark}
+            try:
+                return await self._run(command, self._real(cwd or ""), variables, stdin, limit)
+            except (OSError, ValueError) as error:
+                return Exec(code=CANNOT_RUN, output=f"bash: {error}\n")
+
+    async def read(self, path: str) -> bytes:
+        """The content of a file of at most 64 MiB; see `Sandbox.read`."""
+        self._check_open()
+        return read_file(self._real(path))
+
+    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """Write a file; see `Sandbox.write`."""
+        self._check_open()
+        write_file(self._real(path), data, mode)
+
+    async def close(self) -> None:
+        """Kill what still runs and remove the folder. Closing twice is allowed."""
+        if self._closed:
+            return
+        self._closed = True
+        _kill_marked(f"{self._token}:")
+        shutil.rmtree(self._root, onerror=_force)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SandboxError("the box is closed")
+
+    def _real(self, path: str) -> str:
+        """`path` on this machine: relative to, or below `spec.workdir`, it is in the box's folder."""
+        inside = path.removeprefix(self._spec.workdir)
+        if inside != path and (not inside or inside.startswith("/")):
+            path = inside.lstrip("/")
+        return str(Path(self.workdir) / path)
+
+    def _environment(self) -> dict[str, str]:
+        path = f"{sys.prefix}/bin:{os.environ.get('PATH', os.defpath)}"
+        home, temporary = str(self._root / "home"), str(self._root / "tmp")
+        basic = {"PATH": path, "HOME": home, "LANG": "C.UTF-8", "TMPDIR": temporary}
+        return {**basic, "USER": "agent", "LOGNAME": "agent", **self._spec.env}
+
+    async def _run(self, command: str, cwd: str, env: dict[str, str], stdin: bytes, limit: float) -> Exec:
+        started = time.monotonic()
+        readable, writable = os.pipe()
+        os.set_blocking(readable, False)
+        reader = _PipeReader(readable)
+        try:
+            with tempfile.TemporaryFile(dir=self._root) as given:
+                given.write(stdin)
+                given.seek(0)
+                process = await self._spawn(command, cwd, env, given, writable)
+        except BaseException:
+            reader.close()
+            raise
+        finally:
+            os.close(writable)
+        try:
+            timed_out = await _wait(process, limit, env[_MARK])
+        finally:
+            output = reader.close()
+        code = process.returncode or 0
+        head, omitted, tail = output.parts()
+        return Exec(
+            code=TIMED_OUT if timed_out else code if code >= 0 else 128 - code,
+            output=render(head, omitted, tail),
+            timed_out=timed_out,
+            omitted=omitted,
+            seconds=time.monotonic() - started,
+        )
+
+    async def _spawn(
+        self, command: str, cwd: str, env: dict[str, str], stdin: IO[bytes], output: int
+    ) -> asyncio.subprocess.Process:
+        arguments = ["-c", command.encode("utf-8", "replace").decode()]
+        if len(command) > LONG_COMMAND:
+            script = self._root / "command"
+            script.write_text(arguments[1], encoding="utf-8")
+            arguments = [str(script)]
+        return await asyncio.create_subprocess_exec(
+            "bash", *arguments, cwd=cwd, env=env, stdin=stdin, stdout=output, stderr=output,
+            start_new_session=True,
+        )  # fmt: skip
+
+
+class _PipeReader:
+    """Collects a pipe as it fills, without waiting for everyone who holds its other end."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._output = Output()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(fd, self._read)
+
+    def close(self) -> Output:
+        """Stop, with what is in the pipe now."""
+        self._loop.remove_reader(self._fd)
+        drained = 0
+        while drained < _LAST_DRAIN and (count := self._read()):
+            drained += count
+        os.close(self._fd)
+        return self._output
+
+    def _read(self) -> int:
+        try:
+            data = os.read(self._fd, _CHUNK)
+        except BlockingIOError:
+            return 0
+        self._output.add(data)
+        if not data:
+            self._loop.remove_reader(self._fd)
+        return len(data)
+
+
+class ProcessBackend:
+    """Opens `ProcessBox`es. It isolates nothing: choose it by name, for trusted code only."""
+
+    name = "process"
+
+    def __init__(self) -> None:
+        self._boxes: set[ProcessBox] = set()
+        self._closed = False
+
+    async def open(self, spec: BoxSpec) -> ProcessBox:
+        """A fresh folder; see `SandboxBackend.open`. Raises ConfigError for an image."""
+        if self._closed:
+            raise SandboxError("the sandbox backend is closed")
+        if spec.image != "host":
+            raise ConfigError(
+                f"image {spec.image!r}: process boxes are folders of this machine (image 'host'); "
+                "use `--sandbox docker` for images"
+            )
+        root = Path(tempfile.mkdtemp(prefix="patchwright-box-"))
+        for name in ("work", "home", "tmp"):
+            (root / name).mkdir()
+        (root / "home" / ".gitconfig").write_text(GITCONFIG, encoding="utf-8")
+        try:
+            if spec.archive:
+                archive.unpack(spec.archive, str(root / "work"))
+        except (archive.ArchiveError, OSError) as error:
+            shutil.rmtree(root, onerror=_force)
+            raise SandboxError(f"a box could not be opened: {error}") from error
+        box = ProcessBox(spec, root)
+        self._boxes = {other for other in self._boxes if not other._closed} | {box}
+        return box
+
+    async def close(self) -> None:
+        """Close every box. Closing twice is allowed."""
+        self._closed = True
+        for box in self._boxes:
+            await box.close()
+        self._boxes.clear()
+
+
+async def _wait(process: asyncio.subprocess.Process, limit: float, mark: str) -> bool:
+    """Wait for the shell to end; whether it had to be killed. Kills the command when cancelled."""
+    try:
+        async with asyncio.timeout(limit):
+            await process.wait()
+        return False
+    except TimeoutError:
+        return True
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            _kill_marked(mark)
+            await process.wait()
+
+
+def _kill_marked(mark: str) -> None:
+    """Kill the processes whose environment says `mark`, until there are none (Linux only)."""
+    wanted = f"{_MARK}={mark}".encode()
+    for _ in range(_ROUNDS):
+        victims = [pid for pid in _pids() if any(e.startswith(wanted) for e in _variables(pid))]
+        if not victims:
+            return
+        for pid in victims:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _pids() -> list[int]:
+    proc = Path("/proc")
+    return [int(entry.name) for entry in proc.iterdir() if entry.name.isdigit()] if proc.is_dir() else []
+
+
+def _variables(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _force(remove: object, path: str, _: object) -> None:
+    """A folder the box made unreadable must go too."""
+    with contextlib.suppress(OSError):
+        Path(path).parent.chmod(0o700)
+        Path(path).chmod(0o700)
+        if callable(remove):
+            remove(path)

@@ -1,0 +1,32 @@
+"""Picks a sandbox backend by name."""
+
+from __future__ import annotations
+
+from patchwright.errors import ConfigError
+from patchwright.sandbox.base import SandboxBackend
+
+BACKENDS = ("namespace", "docker", "process")
+
+
+def open_backend(name: str, *, image: str | None = None) -> SandboxBackend:
+    """The backend called `name`. `image` is for docker: what boxes of image `host` are made from.
+
+    Raises ConfigError for an unknown name, or an image that the backend cannot use.
+
+    Example: `backend = open_backend("namespace")`
+    """
+    if name == "docker":
+        from patchwright.sandbox.docker import DockerBackend
+
+        return DockerBackend(default_image=image)
+    if name not in BACKENDS:
+        raise ConfigError(f"sandbox {name!r} does not exist; choose one of {', '.join(BACKENDS)}")
+    if image is not None:
+        raise ConfigError(f"sandbox {name!r} takes no image ({image!r}); leave it out or choose docker")
+    if name == "process":
+        from patchwright.sandbox.process import ProcessBackend
+
+        return ProcessBackend()
+    from patchwright.sandbox.namespace import NamespaceBackend
+
+    return NamespaceBackend()
