@@ -272,7 +272,7 @@ def test_a_full_queue_refuses_and_recovers(make_model: Callable[..., Path]) -> N
 def test_cancelled_requests_free_their_rows(make_model: Callable[..., Path]) -> None:
     async def use(engine: LocalEngine) -> None:
         tasks = [
-            asyncio.create_task(engine.generate(prompt(10, i), Sampling(max_tokens=450))) for i in range(6)
+            asyncio.create_task(engine.generate(prompt(10, i), Sampling(max_tokens=8000))) for i in range(6)
         ]
         await asyncio.sleep(0.02)
         for task in tasks:
@@ -281,11 +281,11 @@ def test_cancelled_requests_free_their_rows(make_model: Callable[..., Path]) -> 
             isinstance(e, asyncio.CancelledError)
             for e in await asyncio.gather(*tasks, return_exceptions=True)
         )
-        # Two rows only: this would wait for 900 tokens if they were still taken.
+        # Two rows only: this would wait for 16,000 tokens if they were still taken.
         seen = await engine.generate(prompt(30), Sampling(max_tokens=20, temperature=0.0))
         assert len(seen.token_ids) == 20
 
-    with_engine(make_model(), use, max_running=2)
+    with_engine(make_model(max_position_embeddings=8192), use, max_running=2)
 
 
 def test_bad_prompts_and_callbacks_hurt_nobody_else(make_model: Callable[..., Path]) -> None:
@@ -306,13 +306,13 @@ def test_bad_prompts_and_callbacks_hurt_nobody_else(make_model: Callable[..., Pa
 
 def test_closing_fails_what_is_in_flight(make_model: Callable[..., Path]) -> None:
     async def use(engine: LocalEngine) -> None:
-        running = asyncio.create_task(engine.generate(prompt(10), Sampling(max_tokens=490)))
+        running = asyncio.create_task(engine.generate(prompt(10), Sampling(max_tokens=8000)))
         await asyncio.sleep(0.01)
         await engine.close()
         with pytest.raises(EngineError, match="closed"):
             await running
 
-    with_engine(make_model(), use)
+    with_engine(make_model(max_position_embeddings=8192), use)
 
 
 def test_bfloat16_answers_near_float32(make_model: Callable[..., Path]) -> None:

@@ -63,10 +63,9 @@ def test_it_samples_what_the_local_engine_samples(make_model: Callable[..., Path
 
 def test_a_killed_child_fails_what_waits_and_what_comes(make_model: Callable[..., Path]) -> None:
     async def run() -> None:
-        engine = ProcessEngine(make_model(), config=CONFIG)
-        waiting = [
-            asyncio.create_task(engine.generate([5, 6, i], Sampling(max_tokens=500))) for i in range(4)
-        ]
+        engine = ProcessEngine(make_model(max_position_embeddings=8192), config=CONFIG)
+        sampling = Sampling(max_tokens=8000)  # many seconds of work
+        waiting = [asyncio.create_task(engine.generate([5, 6, i], sampling)) for i in range(4)]
         await asyncio.sleep(0.02)
         os.kill(engine.pid, signal.SIGKILL)
         failed = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5)

@@ -35,7 +35,7 @@ class Box:
 
 def test_every_kind_of_bug_is_made_and_each_changes_one_line_of_valid_python():
     found = mutants(EVERYTHING)
-    assert {mutant.kind for mutant in found} == set(KIND_WEIGHTS) - {"noreturn"} | {"noreturn"}
+    assert {mutant.kind for mutant in found} == set(KIND_WEIGHTS)
     good = EVERYTHING.split("\n")
     for mutant in found:
         ast.parse(mutant.source)
@@ -55,7 +55,7 @@ def test_columns_are_bytes_so_text_after_a_non_ascii_letter_is_hit_exactly():
 
 
 def test_one_function_or_method_can_be_asked_for():
-    assert {mutant.line for mutant in mutants(EVERYTHING, "Box.get")} == {22}
+    assert {mutant.line for mutant in mutants(EVERYTHING, "Box.get")} == {21}
     assert [name for name, _ in functions(ast.parse(EVERYTHING))] == ["every", "Box.get"]
     assert mutants(EVERYTHING, "absent") == []
 

@@ -1,11 +1,12 @@
 import pytest
 
-from patchwright.tasks.plain import NotPlain, Program, tests_pass
+from patchwright.tasks.plain import NotPlain, Program, passes_tests
 
 
 def test_calls_give_values_errors_and_endlessness():
     program = Program(
-        "def f(x):\n    while x > 1:\n        x -= 2\n    return 6 // x\n\ndef g(x):\n    while x:\n        x += 1\n"
+        "def f(x):\n    while x > 1:\n        x -= 2\n    return 6 // x\n\n"
+        "def g(x):\n    while x:\n        x += 1\n"
     )
     assert program.call("f", (3,)).gives(6)
     assert program.call("f", (4,)).error == "ZeroDivisionError"
@@ -58,9 +59,9 @@ def test_builtins_that_reach_out_are_not_there():
 
 
 def test_a_test_file_passes_or_not():
-    tests = "from mod import f\n\n\ndef test_f_1():\n    assert f(1) == 2\n\n\ndef test_f_2():\n    assert f(2) == 3\n"
-    assert tests_pass("def f(x):\n    return x + 1\n", tests)
-    assert not tests_pass("def f(x):\n    return 2\n", tests)
-    assert not tests_pass("def f(x):\n    while x:\n        x += 1\n", tests)
+    tests = "from mod import f\n\ndef test_1():\n    assert f(1) == 2\ndef test_2():\n    assert f(2) == 3\n"
+    assert passes_tests("def f(x):\n    return x + 1\n", tests)
+    assert not passes_tests("def f(x):\n    return 2\n", tests)
+    assert not passes_tests("def f(x):\n    while x:\n        x += 1\n", tests)
     with pytest.raises(NotPlain):
-        tests_pass("def f(x):\n    return x + 1\n", "import os\n")
+        passes_tests("def f(x):\n    return x + 1\n", "import os\n")

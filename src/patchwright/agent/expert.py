@@ -14,7 +14,7 @@ from random import Random
 
 from patchwright.errors import ConfigError
 from patchwright.tasks.mutate import mutants
-from patchwright.tasks.plain import NotPlain, tests_pass
+from patchwright.tasks.plain import NotPlain, passes_tests
 from patchwright.types import Task
 
 STYLES = ("direct", "careful", "recover")
@@ -110,7 +110,7 @@ def _apply(patch: str) -> str:
     while end in patch:
         end += "F"
     body = patch.rstrip("\n")
-    return f"git apply <<'{end}'\n{body}\n{end}"
+    return f"git apply --whitespace=nowarn <<'{end}'\n{body}\n{end}"
 
 
 # --- the solution -----------------------------------------------------------------------------
@@ -160,10 +160,10 @@ def _still_failing(source: str, tests: Sequence[str], rng: Random) -> tuple[int,
     """A second bug on top of the first, as line and text; no text when none was found in a few tries."""
     if len(tests) != 1 or not source:
         raise NotPlain("no single test file")
-    if tests_pass(source, tests[0]):
+    if passes_tests(source, tests[0]):
         raise NotPlain("nothing fails before the fix")
     candidates = mutants(source)
     for mutant in rng.sample(candidates, min(_WRONG_TRIES, len(candidates))):
-        if not tests_pass(mutant.source, tests[0]):
+        if not passes_tests(mutant.source, tests[0]):
             return mutant.line, mutant.source.split("\n")[mutant.line - 1]
     return 0, ""

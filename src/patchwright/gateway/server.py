@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 from urllib.parse import quote
+from weakref import WeakValueDictionary
 
 import uvicorn
 from starlette.applications import Starlette
@@ -71,7 +72,8 @@ class Gateway:
         self._host = host
         self._port = port
         self._sampling = sampling or Sampling(max_tokens=engine.max_context)
-        self._sessions: dict[str, Session] = {}
+        # weak: a rollout's session, with its whole conversation, goes when the rollout lets go of it
+        self._sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
 

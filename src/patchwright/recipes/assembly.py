@@ -76,6 +76,16 @@ async def open_boxes(config: SandboxConfig) -> AsyncIterator[SandboxBackend]:
 
 
 @asynccontextmanager
+async def open_agent(config: BashConfig) -> AsyncIterator[BashAgent]:
+    """The bash agent, its connections closed at the end."""
+    agent = BashAgent(config)
+    try:
+        yield agent
+    finally:
+        await agent.close()
+
+
+@asynccontextmanager
 async def open_engine(model: Path, config: LocalEngineConfig) -> AsyncIterator[ProcessEngine]:
     """The local engine on a model folder, in its own process. Raises ConfigError or EngineError."""
     engine = await asyncio.to_thread(ProcessEngine, model, config=config)  # loading takes seconds
@@ -98,7 +108,7 @@ async def open_line(
 async def assemble(config: LineConfig, model: Path | Endpoint) -> AsyncIterator[Line]:
     """The whole line of `rollout` and `eval`: on a model folder, or against somebody's endpoint."""
     async with AsyncExitStack() as stack:
-        agent = BashAgent(config.agent)
+        agent = await stack.enter_async_context(open_agent(config.agent))
         backend = await stack.enter_async_context(open_boxes(config.sandbox))
         if isinstance(model, Endpoint):
             yield Line(backend=backend, agent=agent, model=model, grade=Grader(backend))

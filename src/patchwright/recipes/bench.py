@@ -105,7 +105,7 @@ async def _model_or_scratch(model: Path | None) -> AsyncIterator[Path]:
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, min_width=len(title))
     for column in columns:
         table.add_column(column, justify="right")
     return table

@@ -1,4 +1,4 @@
-"""`patchwright check`: the conformance suites of sandboxes, engines and agents, on built-in parts or one's own."""
+"""`patchwright check`: conformance of sandboxes, engines and agents, built in or one's own."""
 
 from __future__ import annotations
 

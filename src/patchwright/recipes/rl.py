@@ -18,12 +18,11 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from patchwright.agent.bash import BashAgent
 from patchwright.config import Config
 from patchwright.engine.base import Engine
 from patchwright.errors import EngineError
 from patchwright.metrics import Metrics
-from patchwright.recipes.assembly import LineConfig, open_boxes, open_engine, open_line
+from patchwright.recipes.assembly import LineConfig, open_agent, open_boxes, open_engine, open_line
 from patchwright.recipes.progress import Stage, View
 from patchwright.render import Renderer
 from patchwright.rollout.driver import group_jobs, run_jobs
@@ -241,7 +240,7 @@ async def run_rl(
     }
     async with AsyncExitStack() as stack:
         run = stack.enter_context(Run.create_or_open(folder, stored, may_change=MAY_CHANGE))
-        agent = BashAgent(line_config.agent)
+        agent = await stack.enter_async_context(open_agent(line_config.agent))
         backend = await stack.enter_async_context(open_boxes(line_config.sandbox))
         engine = await stack.enter_async_context(open_engine(model, line_config.engine))
         line = await stack.enter_async_context(open_line(backend, agent, engine, Renderer.load(str(model))))

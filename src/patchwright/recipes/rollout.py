@@ -5,9 +5,8 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from patchwright.agent.bash import BashAgent
 from patchwright.engine.scripted import ScriptedEngine
-from patchwright.recipes.assembly import LineConfig, assemble, open_boxes, open_line
+from patchwright.recipes.assembly import LineConfig, assemble, open_agent, open_boxes, open_line
 from patchwright.recipes.evaluate import Result, evaluate, result
 from patchwright.recipes.experts import Experts
 from patchwright.recipes.progress import View
@@ -50,7 +49,7 @@ async def run_expert(
     stored = {"line": config.model_dump(mode="json"), "tasks": str(tasks), "expert": list(mix)}
     async with AsyncExitStack() as stack:
         run = stack.enter_context(Run.create_or_open(folder, stored))
-        agent = BashAgent(config.agent)
+        agent = await stack.enter_async_context(open_agent(config.agent))
         backend = await stack.enter_async_context(open_boxes(config.sandbox))
         renderer = Renderer.load(str(model))
         nobody = ScriptedEngine((), renderer.encode, renderer.decode, stop_id=renderer.stop_ids[0])

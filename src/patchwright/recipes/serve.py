@@ -14,7 +14,7 @@ from patchwright.recipes.assembly import LineConfig, open_engine
 from patchwright.recipes.progress import View
 from patchwright.render import Renderer
 from patchwright.store import Run
-from patchwright.types import Endpoint, Sampling, Trajectory, Turn
+from patchwright.types import Endpoint, Trajectory, Turn
 
 __all__ = ["Address", "record", "serve"]
 
@@ -59,12 +59,7 @@ async def record(
             recorded = Trajectory(id=name, task_id="", turns=session.turns, messages=session.messages)
             run.put(recorded, stage=STAGE, step=0, version=0)
 
-        sampling = Sampling(
-            temperature=config.sampling.temperature,
-            top_p=config.sampling.top_p,
-            max_tokens=config.sampling.max_tokens,
-        )
-        session = gateway.session(name, sampling=sampling, on_turn=keep)
+        session = gateway.session(name, sampling=config.sampling.sampling(), on_turn=keep)
         _announce(view, session.endpoint, known=False)
         await _stopped()
         view.say(f"recorded {len(session.turns)} turns: patchwright show {folder} {name}")

@@ -119,7 +119,8 @@ def _artefacts(run: Run) -> Table:
 
 def _size(path: Path) -> str:
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    return f"{sum(file.stat().st_size for file in files) / 1e6:.1f} MB"
+    size = sum(file.stat().st_size for file in files)
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
 
 
 def _examples(run: Run) -> Text:

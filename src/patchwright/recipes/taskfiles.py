@@ -90,7 +90,7 @@ def _section(console: Console, title: str, body: str | Text) -> None:
 async def validate_tasks(
     file: Path, sandbox: SandboxConfig, view: View, *, first: int | None = None
 ) -> dict[str, Validation]:
-    """Validate the tasks of a file (the `first` so many) in real boxes; those that could not be are unsound."""
+    """Validate a file's tasks (the `first` so many) in real boxes; a task without a verdict is unsound."""
     tasks = load_tasks(file)[:first]
     slots = asyncio.Semaphore(_AT_ONCE)
     async with open_boxes(sandbox) as backend:

@@ -73,11 +73,20 @@ class Warm:
         """Names a cold pytest would have imported; a fork forgets every other."""
         self.program = program
         """Path of the real `pytest` script."""
+        self.executable = _interpreter(program)
+        """The interpreter that script names in its first line."""
 
     def programs(self) -> dict[str, str]:
         """Name -> text of the scripts that stand in for pytest on the box's PATH."""
         text = _SHIM.format(requests=_REQUESTS, cold=_COLD, program=self.program)
         return dict.fromkeys(_NAMES, text)
+
+
+def _interpreter(program: str) -> str:
+    with open(program, "rb") as script:
+        first = os.fsdecode(script.readline()).strip()
+    named = first.removeprefix("#!")
+    return named if named != first and os.path.isfile(named) else sys.executable
 
 
 def preload(names: list[str]) -> Warm | None:
@@ -282,7 +291,9 @@ def _take_over_interpreter(warm: Warm, arguments: list[str], env: dict[str, str]
     named = env.get("PYTHONPATH")
     extra = [os.path.abspath(entry) for entry in named.split(":")] if named else []
     sys.path[:0] = [os.path.dirname(warm.program), *extra]
+    sys.executable = warm.executable
     sys.argv[:] = [warm.program, *arguments]
+    sys.orig_argv[:] = [warm.executable, *sys.argv]
     main = types.ModuleType("__main__")
     main.__file__, main.__dict__["__builtins__"] = warm.program, builtins
     sys.modules["__main__"] = main

@@ -60,8 +60,9 @@ def _serve(control: socket.socket, identity: Identity, prefixes: list[str], warm
         box = socket.socket(fileno=fds[0])
         number += 1
         try:
-            syscalls.setns(own, syscalls.CLONE_NEWPID)  # back, so that a second unshare is allowed
-            syscalls.unshare(syscalls.CLONE_NEWPID)
+            if identity.root:  # the child is PID 1 at once; an ordinary user may not come back like this
+                syscalls.setns(own, syscalls.CLONE_NEWPID)
+                syscalls.unshare(syscalls.CLONE_NEWPID)
             if os.fork() == 0:
                 control.close()
                 os.close(own)
@@ -76,6 +77,10 @@ def _box(box: socket.socket, identity: Identity, user: int, prefixes: list[str],
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _silence()
+        if os.getpid() != 1:
+            syscalls.unshare(syscalls.CLONE_NEWPID)
+            if os.fork():
+                return
         spec, data = wire.receive(box)
         _isolate(spec, identity, user, prefixes)
         archive.unpack(data, spec["workdir"]) if data else None

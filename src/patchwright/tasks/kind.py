@@ -80,8 +80,8 @@ class Kind:
 def _slots(rng: Random, kind: Kind) -> Slots:
     slots = {name: rng.choice(pool) for name, pool in _POOLS.items()}
     slots |= {"c": str(rng.randint(2, 5)), "d": str(rng.randint(6, 9))}
-    slots |= rng.choice(kind.choices)
-    element = slots.get("on", "{x}").format(**slots)
+    slots |= {name: text.format(**slots) for name, text in rng.choice(kind.choices).items()}
+    element = slots.get("on", slots["x"])
     predicate = rng.choice(PREDICATES)
     slots["that"] = predicate.words.format(**slots)
     slots["if"] = predicate.code.format(**{**slots, "x": element})

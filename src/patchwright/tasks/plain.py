@@ -91,7 +91,7 @@ class Program:
         return True
 
 
-def tests_pass(module: str, tests: str) -> bool:
+def passes_tests(module: str, tests: str) -> bool:
     """Whether every `test_` function of a test file holds for a module it imports by `from ... import`.
 
     Raises NotPlain when either of them is more than the small language.

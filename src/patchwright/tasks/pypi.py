@@ -1,3 +1,5 @@
 """stub"""
+
+
 async def from_pypi(*a, **k):
     raise NotImplementedError

@@ -13,10 +13,10 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from patchwright.agent.bash import BashAgent
+from patchwright.agent.base import Agent
 from patchwright.engine.base import Engine
 from patchwright.engine.scripted import ScriptedEngine
-from patchwright.recipes.assembly import open_boxes, open_engine, open_line
+from patchwright.recipes.assembly import open_agent, open_boxes, open_engine, open_line
 from patchwright.recipes.evaluate import evaluate
 from patchwright.recipes.experts import Experts
 from patchwright.recipes.progress import View
@@ -36,16 +36,19 @@ from patchwright.types import Weights
 async def quickstart(config: QuickstartConfig, folder: Path, view: View) -> dict[str, Any]:
     """Run what is not done yet in the run's folder; returns what its `summary.json` holds."""
     with Run.create_or_open(folder, config.model_dump(mode="json")) as run:
-        async with open_boxes(config.line.sandbox) as backend:
-            return await Quickstart(config, run, backend, view).go()
+        boxes, agents = open_boxes(config.line.sandbox), open_agent(config.line.agent)
+        async with boxes as backend, agents as agent:
+            return await Quickstart(config, run, backend, agent, view).go()
 
 
 class Quickstart:
     """One quickstart in one run's folder."""
 
-    def __init__(self, config: QuickstartConfig, run: Run, backend: SandboxBackend, view: View) -> None:
-        self._config, self._run, self._backend, self._view = config, run, backend, view
-        self._agent = BashAgent(config.line.agent)
+    def __init__(
+        self, config: QuickstartConfig, run: Run, backend: SandboxBackend, agent: Agent, view: View
+    ) -> None:
+        self._config, self._run, self._view = config, run, view
+        self._backend, self._agent = backend, agent
 
     async def go(self) -> dict[str, Any]:
         """Every stage in order."""

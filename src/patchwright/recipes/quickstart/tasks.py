@@ -88,4 +88,6 @@ async def _check(tasks: Sequence[Task], backend: SandboxBackend) -> None:
     for task in tasks:
         checked = await validate(task, grader)
         if not checked.ok:
-            raise ConfigError(f"task {task.id} does not hold in a box: {checked.reason}; see `patchwright doctor`")
+            raise ConfigError(
+                f"task {task.id} does not hold in a box: {checked.reason}; see `patchwright doctor`"
+            )

@@ -1,0 +1,5 @@
+"""`python -m patchwright.cli`."""
+
+from patchwright.cli.app import main
+
+main()

@@ -1,0 +1,72 @@
+"""The program: its commands, and what becomes of errors.
+
+Exit codes: 0 done; 1 the work failed; 2 the user's mistake; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from patchwright import __version__
+from patchwright.cli import bench, check, gateway, look, tasks, train, work
+from patchwright.errors import ConfigError, PatchwrightError
+
+__all__ = ["app", "main"]
+
+FAILED, MISTAKE = 1, 2
+
+app = typer.Typer(
+    name="patchwright",
+    help="Train models that repair software.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"patchwright {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Train models that repair software: tasks, sandboxes, agents, grades, training, one line."""
+
+
+app.command("quickstart")(work.quickstart)
+app.add_typer(tasks.app, name="tasks")
+app.command("rollout")(work.rollout)
+app.command("grade")(work.grade)
+app.command("eval")(work.evaluate)
+app.add_typer(train.app, name="train")
+app.command("serve")(gateway.serve)
+app.add_typer(gateway.app, name="gateway")
+app.command("show")(look.show)
+app.command("doctor")(look.doctor)
+app.add_typer(check.app, name="check")
+app.add_typer(bench.app, name="bench")
+
+
+def main() -> None:
+    """Entry point of `patchwright`."""
+    try:
+        app()
+    except ConfigError as error:
+        _fail(error, MISTAKE)
+    except PatchwrightError as error:
+        _fail(error, FAILED)
+
+
+def _fail(error: PatchwrightError, code: int) -> None:
+    """One sentence on stderr, no traceback."""
+    typer.echo(f"error: {error}", err=True)
+    sys.exit(code)

@@ -1,0 +1,93 @@
+"""Options that several commands share, and how a command runs its recipe."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from patchwright.errors import ConfigError
+from patchwright.types import Endpoint
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from patchwright.recipes.progress import View
+
+__all__ = [
+    "ConfigFile",
+    "EndpointModel",
+    "EndpointUrl",
+    "Image",
+    "KeyVariable",
+    "Model",
+    "Override",
+    "RunFolder",
+    "SandboxName",
+    "TasksFile",
+    "execute",
+    "output",
+    "policy",
+    "view",
+]
+
+T = TypeVar("T")
+INTERRUPTED = 130
+
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file with the configuration.")]
+Override = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-s", "--set", metavar="KEY=VALUE", help="Override one key of the configuration; repeatable."
+    ),
+]
+RunFolder = Annotated[Path, typer.Option("--run", help="Folder of the run; the same folder resumes it.")]
+TasksFile = Annotated[Path, typer.Option("--tasks", help="File of tasks, one JSON object a line.")]
+Model = Annotated[
+    Path | None, typer.Option("--model", help="Model folder (Hugging Face format) to serve here.")
+]
+EndpointUrl = Annotated[
+    str | None, typer.Option("--endpoint", metavar="URL", help="OpenAI-compatible base URL to use instead.")
+]
+EndpointModel = Annotated[str, typer.Option("--endpoint-model", help="Model name to ask the endpoint for.")]
+KeyVariable = Annotated[
+    str, typer.Option("--api-key-env", help="Environment variable that holds the endpoint's key.")
+]
+SandboxName = Annotated[str, typer.Option("--sandbox", help="`namespace`, `docker` or `process`.")]
+Image = Annotated[str | None, typer.Option("--image", help="Docker only: image of boxes that name none.")]
+
+
+def execute(work: Coroutine[Any, Any, T]) -> T:
+    """Run a recipe. Ctrl-C closes what it opened, and the command exits with 130."""
+    try:
+        return asyncio.run(work)
+    except KeyboardInterrupt:
+        typer.echo("interrupted; resume with the same command", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def policy(model: Path | None, endpoint: str | None, name: str, key_variable: str) -> Path | Endpoint:
+    """The policy the user named. Raises ConfigError unless it is exactly one."""
+    if (model is None) == (endpoint is None):
+        raise ConfigError("give either --model FOLDER or --endpoint URL")
+    if model is not None:
+        return model
+    return Endpoint(base_url=endpoint or "", api_key=os.environ.get(key_variable, ""), model=name)
+
+
+def view() -> View:
+    """Progress, on stderr."""
+    from patchwright.recipes.progress import View
+
+    return View()
+
+
+def output() -> Console:
+    """Results, on stdout. Nothing in them is markup: much of it was written by models."""
+    from rich.console import Console
+
+    return Console(markup=False, emoji=False, highlight=False)

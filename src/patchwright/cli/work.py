@@ -1,0 +1,124 @@
+"""`quickstart`, `rollout`, `grade`, `eval`: the line up to the grade."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from patchwright.cli.options import (
+    ConfigFile,
+    EndpointModel,
+    EndpointUrl,
+    KeyVariable,
+    Model,
+    Override,
+    RunFolder,
+    TasksFile,
+    execute,
+    output,
+    policy,
+    view,
+)
+from patchwright.errors import ConfigError
+
+if TYPE_CHECKING:
+    from patchwright.recipes.evaluate import Result
+
+__all__ = ["evaluate", "grade", "quickstart", "rollout"]
+
+Samples = Annotated[int, typer.Option("--samples", min=1, help="Attempts per task.")]
+
+
+def quickstart(
+    run: RunFolder = Path("runs/quickstart"), config: ConfigFile = None, override: Override = None
+) -> None:
+    """Learn to fix bugs from nothing, on this machine: tasks, SFT, RL, evaluation."""
+    from patchwright.config import load_config
+    from patchwright.recipes.quickstart.config import QuickstartConfig
+    from patchwright.recipes.quickstart.run import quickstart as recipe
+
+    execute(recipe(load_config(QuickstartConfig, config, override or ()), run, view()))
+
+
+def rollout(
+    tasks: TasksFile,
+    model: Model = None,
+    endpoint: EndpointUrl = None,
+    endpoint_model: EndpointModel = "policy",
+    api_key_env: KeyVariable = "OPENAI_API_KEY",
+    expert: Annotated[
+        bool, typer.Option("--expert", help="Let the scripted expert work; --model lends its tokenizer.")
+    ] = False,
+    samples: Samples = 1,
+    run: RunFolder = Path("runs/rollout"),
+    config: ConfigFile = None,
+    override: Override = None,
+) -> None:
+    """Attempt tasks and store the graded trajectories."""
+    from patchwright.config import load_config
+    from patchwright.recipes.rollout import run_expert, run_rollout
+    from patchwright.recipes.settings import Settings
+
+    line = load_config(Settings, config, override or ()).line
+    if not expert:
+        chosen = policy(model, endpoint, endpoint_model, api_key_env)
+        found = execute(run_rollout(line, tasks, chosen, run, view(), samples=samples))
+    elif model is None or endpoint or samples != 1:
+        raise ConfigError("--expert makes one attempt per task and needs --model FOLDER and no --endpoint")
+    else:
+        found = execute(run_expert(line, tasks, model, run, view()))
+    _report(found, run)
+
+
+def evaluate(
+    tasks: TasksFile,
+    model: Model = None,
+    endpoint: EndpointUrl = None,
+    endpoint_model: EndpointModel = "policy",
+    api_key_env: KeyVariable = "OPENAI_API_KEY",
+    samples: Samples = 4,
+    run: RunFolder = Path("runs/eval"),
+    config: ConfigFile = None,
+    override: Override = None,
+) -> None:
+    """Attempt each task several times and report pass@k with its interval."""
+    from patchwright.config import load_config
+    from patchwright.recipes.rollout import run_rollout
+    from patchwright.recipes.settings import Settings
+
+    line = load_config(Settings, config, override or ()).line
+    chosen = policy(model, endpoint, endpoint_model, api_key_env)
+    _report(execute(run_rollout(line, tasks, chosen, run, view(), samples=samples)), run)
+
+
+def _report(found: Result, run: Path) -> None:
+    console = output()
+    rate = f"{found.pass_at_1:.1%}, 95 % interval [{found.low:.1%}, {found.high:.1%}]"
+    console.print(f"pass@1  {rate}")
+    if found.pass_at_8 is not None:
+        console.print(f"pass@8  {found.pass_at_8:.1%}")
+    console.print(f"attempts  {found.resolved} resolved of {found.total}, {found.void} void")
+    console.print(f"look  patchwright show {run}")
+
+
+def grade(
+    tasks: TasksFile,
+    predictions: Annotated[
+        Path, typer.Option("--predictions", help="JSON lines with instance_id and model_patch.")
+    ],
+    report: Annotated[Path, typer.Option("--report", help="Where the verdicts go, one a line.")] = Path(
+        "report.jsonl"
+    ),
+    config: ConfigFile = None,
+    override: Override = None,
+) -> None:
+    """Grade somebody's patches by the tasks' tests."""
+    from patchwright.config import load_config
+    from patchwright.recipes.grade import run_grade
+    from patchwright.recipes.settings import Settings
+
+    line = load_config(Settings, config, override or ()).line
+    counts = execute(run_grade(line, tasks, predictions, report, view()))
+    output().print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()) + f": {report}")

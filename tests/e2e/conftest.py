@@ -1,0 +1,53 @@
+"""The line from the outside: the installed command, in processes of its own."""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PATCHWRIGHT = Path(sys.executable).with_name("patchwright")
+SHORT = Path(__file__).with_name("short.toml")
+
+
+def patchwright(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end; its output is shown when the test fails."""
+    done = subprocess.run(
+        [PATCHWRIGHT, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=900
+    )
+    print(f"$ patchwright {' '.join(map(str, arguments))}\n{done.stdout}{done.stderr}")
+    return done
+
+
+@pytest.fixture(scope="session")
+def short_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A shortened quickstart, once for all tests."""
+    run = tmp_path_factory.mktemp("runs") / "short"
+    done = patchwright("quickstart", "--run", run, "--config", SHORT)
+    assert done.returncode == 0, done.stderr
+    return run
+
+
+@pytest.fixture(scope="session")
+def summary(short_run: Path) -> dict:
+    return json.loads((short_run / "summary.json").read_text())
+
+
+@pytest.fixture(scope="session")
+def served(short_run: Path) -> Iterator[str]:
+    """Base URL of the short run's policy behind `patchwright serve`; its key is in $OPENAI_API_KEY."""
+    os.environ["OPENAI_API_KEY"] = key = secrets.token_hex(8)
+    server = subprocess.Popen(
+        [PATCHWRIGHT, "serve", short_run / "weights" / "v7", "--port", "0"],
+        env={**os.environ, "PATCHWRIGHT_API_KEY": key},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stderr is not None
+    yield next(line.split()[1] for line in server.stderr if line.startswith("base_url"))
+    server.terminate()
+    assert server.wait(20) == 0
