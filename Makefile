@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart test fmt lint type layers unit e2e clean
+.PHONY: quickstart test fmt lint type layers unit e2e docs clean
 
 quickstart: $(VENV)/local
 	$(BIN)/patchwright quickstart
@@ -45,3 +45,6 @@ $(VENV)/dev: pyproject.toml constraints.txt | $(BIN)/python
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+docs: $(VENV)/dev
+	$(BIN)/python -m patchwright.recipes.reference > docs/config.md

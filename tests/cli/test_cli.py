@@ -72,8 +72,11 @@ def test_version(tmp_path: Path) -> None:
             ["quickstart", "-s", "rl.stpes=1"],
             "error: unknown key `rl.stpes` in `-s rl.stpes=1`; did you mean `rl.steps`?\n",
         ),
-        (["rollout", "--tasks", "t.jsonl"], "error: give either --model FOLDER or --endpoint URL\n"),
-        (["rollout", "--tasks", "t", "--expert"], "--expert makes one attempt per task and needs --model"),
+        (
+            ["rollout", "--tasks", "t.jsonl", "--model", "m", "--expert", "--samples", "2"],
+            "error: --expert makes one attempt per task, with the tokenizer of the folder --model\n",
+        ),
+        (["rollout", "--tasks", "t", "--expert"], "Missing option '--model'"),
         (
             ["eval", "--tasks", "t", "--config", "no.toml", "--model", "m"],
             "error: there is no config file no.toml",

@@ -63,7 +63,7 @@ def test_blank_lines_and_defaults_are_fine(tmp_path):
         ({**GOOD, "limits": {"zzz": 1}}, "line 2: unknown field `limits.zzz`; there are exec_seconds, "),
         ({**GOOD, "tests": {"command": "c"}}, "field `tests.fail_to_pass` is missing"),
         ({**GOOD, "limits": {"memory_mb": "much"}}, 'field `limits.memory_mb` is "much"; it should be'),
-        (GOOD, "line 2: id `a` is taken by line 1; rename one"),
+        (GOOD, "line 2: id `a` is already used by line 1; rename one"),
         ([1], "line 2: a task is a JSON object, this is list"),
         ("{", "line 2: not JSON (Expecting property name"),
         ("[" * 100_000, "line 2: not JSON"),

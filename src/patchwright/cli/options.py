@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from patchwright.errors import ConfigError
 from patchwright.types import Endpoint
 
 if TYPE_CHECKING:
@@ -19,9 +18,8 @@ if TYPE_CHECKING:
     from patchwright.recipes.progress import View
 
 __all__ = [
+    "BaseUrl",
     "ConfigFile",
-    "EndpointModel",
-    "EndpointUrl",
     "Image",
     "KeyVariable",
     "Model",
@@ -48,12 +46,11 @@ Override = Annotated[
 RunFolder = Annotated[Path, typer.Option("--run", help="Folder of the run; the same folder resumes it.")]
 TasksFile = Annotated[Path, typer.Option("--tasks", help="File of tasks, one JSON object a line.")]
 Model = Annotated[
-    Path | None, typer.Option("--model", help="Model folder (Hugging Face format) to serve here.")
+    str, typer.Option("--model", help="Model folder (Hugging Face format); with --base-url, a model's name.")
 ]
-EndpointUrl = Annotated[
-    str | None, typer.Option("--endpoint", metavar="URL", help="OpenAI-compatible base URL to use instead.")
+BaseUrl = Annotated[
+    str | None, typer.Option("--base-url", metavar="URL", help="OpenAI-compatible endpoint to use instead.")
 ]
-EndpointModel = Annotated[str, typer.Option("--endpoint-model", help="Model name to ask the endpoint for.")]
 KeyVariable = Annotated[
     str, typer.Option("--api-key-env", help="Environment variable that holds the endpoint's key.")
 ]
@@ -70,13 +67,11 @@ def execute(work: Coroutine[Any, Any, T]) -> T:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def policy(model: Path | None, endpoint: str | None, name: str, key_variable: str) -> Path | Endpoint:
-    """The policy the user named. Raises ConfigError unless it is exactly one."""
-    if (model is None) == (endpoint is None):
-        raise ConfigError("give either --model FOLDER or --endpoint URL")
-    if model is not None:
-        return model
-    return Endpoint(base_url=endpoint or "", api_key=os.environ.get(key_variable, ""), model=name)
+def policy(model: str, base_url: str | None, key_variable: str) -> Path | Endpoint:
+    """The policy the user named: a folder, or a model behind an endpoint."""
+    if base_url is None:
+        return Path(model)
+    return Endpoint(base_url=base_url.rstrip("/"), api_key=os.environ.get(key_variable, ""), model=model)
 
 
 def view() -> View:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from patchwright.cli.options import (
+    BaseUrl,
     ConfigFile,
-    EndpointModel,
-    EndpointUrl,
     KeyVariable,
     Model,
     Override,
@@ -32,21 +31,31 @@ Samples = Annotated[int, typer.Option("--samples", min=1, help="Attempts per tas
 
 
 def quickstart(
-    run: RunFolder = Path("runs/quickstart"), config: ConfigFile = None, override: Override = None
+    source: Annotated[
+        str | None,
+        typer.Option("--source", help="Evaluate on a real library's tasks too: pypi:NAME==VERSION."),
+    ] = None,
+    sandbox: Annotated[
+        str | None, typer.Option("--sandbox", help="`namespace` (default), `docker` or `process`.")
+    ] = None,
+    run: RunFolder = Path("runs/quickstart"),
+    config: ConfigFile = None,
+    override: Override = None,
 ) -> None:
     """Learn to fix bugs from nothing, on this machine: tasks, SFT, RL, evaluation."""
     from patchwright.config import load_config
     from patchwright.recipes.quickstart.config import QuickstartConfig
     from patchwright.recipes.quickstart.run import quickstart as recipe
 
-    execute(recipe(load_config(QuickstartConfig, config, override or ()), run, view()))
+    flags = {"source": source, "line.sandbox.use": sandbox}
+    chosen = [f"{key}={value}" for key, value in flags.items() if value is not None]
+    execute(recipe(load_config(QuickstartConfig, config, [*chosen, *(override or ())]), run, view()))
 
 
 def rollout(
     tasks: TasksFile,
-    model: Model = None,
-    endpoint: EndpointUrl = None,
-    endpoint_model: EndpointModel = "policy",
+    model: Model,
+    base_url: BaseUrl = None,
     api_key_env: KeyVariable = "OPENAI_API_KEY",
     expert: Annotated[
         bool, typer.Option("--expert", help="Let the scripted expert work; --model lends its tokenizer.")
@@ -63,20 +72,19 @@ def rollout(
 
     line = load_config(Settings, config, override or ()).line
     if not expert:
-        chosen = policy(model, endpoint, endpoint_model, api_key_env)
+        chosen = policy(model, base_url, api_key_env)
         found = execute(run_rollout(line, tasks, chosen, run, view(), samples=samples))
-    elif model is None or endpoint or samples != 1:
-        raise ConfigError("--expert makes one attempt per task and needs --model FOLDER and no --endpoint")
+    elif base_url or samples != 1:
+        raise ConfigError("--expert makes one attempt per task, with the tokenizer of the folder --model")
     else:
-        found = execute(run_expert(line, tasks, model, run, view()))
+        found = execute(run_expert(line, tasks, Path(model), run, view()))
     _report(found, run)
 
 
 def evaluate(
     tasks: TasksFile,
-    model: Model = None,
-    endpoint: EndpointUrl = None,
-    endpoint_model: EndpointModel = "policy",
+    model: Model,
+    base_url: BaseUrl = None,
     api_key_env: KeyVariable = "OPENAI_API_KEY",
     samples: Samples = 4,
     run: RunFolder = Path("runs/eval"),
@@ -89,7 +97,7 @@ def evaluate(
     from patchwright.recipes.settings import Settings
 
     line = load_config(Settings, config, override or ()).line
-    chosen = policy(model, endpoint, endpoint_model, api_key_env)
+    chosen = policy(model, base_url, api_key_env)
     _report(execute(run_rollout(line, tasks, chosen, run, view(), samples=samples)), run)
 
 

@@ -25,7 +25,7 @@ from patchwright.sandbox.base import BoxSpec
 from patchwright.sandbox.channel import Channel
 from patchwright.sandbox.files import FILE_LIMIT
 from patchwright.sandbox.output import CANNOT_RUN, render
-from patchwright.sandbox.rootfs import HOME, SHIMS
+from patchwright.sandbox.rootfs import HOME, SHIMS, check_workdir
 from patchwright.types import Exec
 
 _GRACE = 30.0
@@ -147,12 +147,9 @@ class NamespaceBackend:
         self._closed = False
 
     async def open(self, spec: BoxSpec) -> NamespaceBox:
-        """A fresh box; see `SandboxBackend.open`. Raises ConfigError for an image it cannot use."""
-        if spec.image != "host":
-            raise ConfigError(
-                f"image {spec.image!r}: namespace boxes use this machine's own system (image 'host'); "
-                "use `--sandbox docker` for images"
-            )
+        """A fresh box; see `SandboxBackend.open`. Raises ConfigError for an image or a workdir it cannot
+        have."""
+        _check(spec)
         server = await self._running_server()
         box = await _open_box(server, spec)
         self._boxes = {other for other in self._boxes if not other._closed} | {box}
@@ -273,6 +270,18 @@ async def _open_box(server: _Server, spec: BoxSpec) -> NamespaceBox:
         ours.close()
         raise
     return NamespaceBox(spec, channel, fds[0])
+
+
+def _check(spec: BoxSpec) -> None:
+    if spec.image != "host":
+        raise ConfigError(
+            f"image {spec.image!r}: namespace boxes use this machine's own system (image 'host'); "
+            "use `--sandbox docker` for images"
+        )
+    try:
+        check_workdir(spec.workdir, _prefixes())
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _box_header(spec: BoxSpec) -> wire.Header:

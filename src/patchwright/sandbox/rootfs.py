@@ -106,11 +106,10 @@ def build_template(prefixes: list[str], programs: dict[str, str]) -> None:
 def furnish(workdir: str, disk_mb: int, prefixes: list[str]) -> None:
     """Lay a box's own writable folders over the template, inside its own mount namespace.
 
-    One tmpfs of `disk_mb` holds them all, so one bound covers all. Raises ValueError when `workdir`
-    cannot be a writable folder, OSError when the kernel refuses.
+    One tmpfs of `disk_mb` holds them all, so one bound covers all. `workdir` has passed `check_workdir`.
+    Raises OSError when the kernel refuses.
     """
     covered = _open_covered(prefixes)
-    check_workdir(workdir, prefixes)
     os.makedirs(workdir, exist_ok=True)  # in the template, which is still writable here
     options = f"mode=0755,size={disk_mb}m,nr_inodes={disk_mb * 256}"
     syscalls.mount("box", _STAGE, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, options)

@@ -8,7 +8,7 @@ script only waits for the code. What cannot be taken over faithfully runs cold, 
 One difference is kept: every call in a run hashes strings with one seed (`PYTHONHASHSEED` runs cold).
 """
 
-# ruff: noqa: PTH100, PTH108, PTH110, PTH118, PTH120, PTH123
+# ruff: noqa: PTH113, PTH100, PTH108, PTH110, PTH118, PTH120, PTH123
 # Must import next to nothing: what is imported here looks preloaded to the tests
 
 from __future__ import annotations
@@ -23,6 +23,24 @@ _NAMES = ("pytest", "py.test")
 _HANDLED = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
 """Variables that Python reads when it starts and `take_over` imitates; any other one runs cold."""
 _LOCALE = ("LC_ALL", "LC_CTYPE", "LANG")
+_LANG = "C.UTF-8"
+"""The locale the fork server and every box start with."""
+_STATELESS = (
+    "pytest",
+    "_pytest",
+    "pluggy",
+    "iniconfig",
+    "packaging",
+    "pygments",
+    "anyio",
+    "xdist",
+    "execnet",
+)
+"""Packages beside the standard library that keep nothing of the place they were imported in."""
+_SLOW = ("hypothesis", "_hypothesis_globals", "_hypothesis_pytestplugin")
+"""Kept too where the environment is plain, because its import costs more than all else together: it keeps
+the folder it was imported in, which can be told, and some variables. Any other plugin is imported anew."""
+_PLAIN = frozenset(("PATH", "HOME", "LANG", "USER", "LOGNAME", "PWD", "OLDPWD", "SHLVL", "_", *_HANDLED))
 
 _SHIM = """#!/bin/sh
 answer={requests}.$$
@@ -97,9 +115,14 @@ def preload(names: list[str]) -> Warm | None:
             __import__(name)
     if "pytest" not in names or not os.path.exists(program):
         return None
+    before = {name for name in sys.modules if name.partition(".")[0] != "patchwright"}
     _rehearse()
-    kept = frozenset(name for name in sys.modules if name.partition(".")[0] != "patchwright")
-    return Warm(kept, program)
+    return Warm(frozenset(name for name in sys.modules if name in before or _keeps_nothing(name)), program)
+
+
+def _keeps_nothing(name: str) -> bool:
+    package = name.partition(".")[0]
+    return package in _STATELESS or package in sys.stdlib_module_names
 
 
 def _rehearse() -> None:
@@ -237,8 +260,7 @@ def _can_imitate(env: dict[str, str]) -> bool:
     """Whether an interpreter started with `env` would be set up as this one is."""
     if any(name.startswith("PYTHON") and name not in _HANDLED for name in env):
         return False
-    locale = next((env[name] for name in _LOCALE if env.get(name)), "")
-    return locale.lower().replace("-", "").endswith("utf8")
+    return next((env[name] for name in _LOCALE if env.get(name)), "") == _LANG
 
 
 def take_over(warm: Warm, caller: int, fds: list[int], arguments: list[str], env: dict[str, str]) -> None:
@@ -297,19 +319,40 @@ def _take_over_interpreter(warm: Warm, arguments: list[str], env: dict[str, str]
     main = types.ModuleType("__main__")
     main.__file__, main.__dict__["__builtins__"] = warm.program, builtins
     sys.modules["__main__"] = main
-    for name in set(sys.modules) - warm.modules - {"__main__"}:
-        del sys.modules[name]
+    _forget(warm.modules, plain=env.keys() <= _PLAIN)
+
+
+def _forget(kept: frozenset[str], *, plain: bool) -> None:
+    """Leave the modules a cold pytest would have, as it would have them."""
+    for name in set(sys.modules) - kept - {"__main__"}:
+        if not plain or name.partition(".")[0] not in _SLOW:
+            del sys.modules[name]
+    hypothesis = sys.modules.get("hypothesis.configuration")
+    if hypothesis is not None:
+        hypothesis.set_hypothesis_home_dir(os.path.abspath(".hypothesis"))
 
 
 def _open_streams(unbuffered: bool) -> None:
     """Streams on the new descriptors, as the interpreter opens them when it starts."""
-    stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-    for name in ("stdin", "__stdin__"):
-        setattr(sys, name, stdin)
-    for number, name, errors in ((1, "stdout", "strict"), (2, "stderr", "backslashreplace")):
-        terminal = os.isatty(number)
-        stream = open(number, "w", encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
-        stream.reconfigure(line_buffering=terminal or name == "stderr", write_through=unbuffered)
+    import io
+
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        raw = io.FileIO(number, mode, closefd=False)
+        raw.name = f"<{name}>"
+        buffer: object = raw
+        if mode == "r":
+            buffer = io.BufferedReader(raw)
+        elif not unbuffered:
+            buffer = io.BufferedWriter(raw)
+        stream = io.TextIOWrapper(
+            buffer,  # type: ignore[type-var]
+            encoding="utf-8",
+            errors=getattr(sys, f"__{name}__").errors,
+            newline=None if mode == "r" else "\n",
+            line_buffering=mode == "w" and not unbuffered and (raw.isatty() or name == "stderr"),
+            write_through=mode == "w" and unbuffered,
+        )
+        vars(stream)["mode"] = mode
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 

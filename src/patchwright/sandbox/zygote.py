@@ -89,10 +89,8 @@ def _box(box: socket.socket, identity: Identity, user: int, prefixes: list[str],
         runner.run()
     except EOFError:
         pass  # the client changed its mind
-    except archive.ArchiveError as error:
+    except (OSError, archive.ArchiveError) as error:
         _refuse(box, str(error))
-    except (OSError, ValueError) as error:
-        _refuse(box, f"{error}")
     except BaseException:
         _refuse(box, "the box's runner failed: " + traceback.format_exc())
     finally:

@@ -1,0 +1,142 @@
+"""Docker boxes on a real engine. `bash tests/docker_image.sh` makes the engine and the image ready."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from patchwright.errors import ConfigError, SandboxError
+from patchwright.sandbox.base import BoxSpec
+from patchwright.sandbox.check import CHECKS, run_check
+from patchwright.sandbox.docker import DockerBackend
+
+pytestmark = pytest.mark.docker
+
+_SCRIPT = Path(__file__).parents[1] / "docker_image.sh"
+_SOCKET = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
+_LEAVES_A_BOX = """
+import asyncio, os, signal, sys
+from patchwright.sandbox.base import BoxSpec
+from patchwright.sandbox.docker import DockerBackend, _container
+
+async def run():
+    backend = DockerBackend(default_image=sys.argv[1])
+    await backend.open(BoxSpec())
+    await backend._create("patchwright-" + backend._run, sys.argv[1], _container(BoxSpec(), backend._run))
+    print(backend._run, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(run())
+"""
+
+
+def ask(path, **query):
+    with httpx.Client(transport=httpx.HTTPTransport(uds=_SOCKET), base_url="http://docker") as client:
+        return client.get(path, params=query)
+
+
+@pytest.fixture(scope="session")
+def image():
+    name = subprocess.run(
+        ["bash", _SCRIPT, "name"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    try:
+        missing = "" if ask(f"/images/{name}/json").status_code == 200 else f"Docker has no image {name}"
+    except httpx.HTTPError as error:
+        missing = f"Docker does not answer at {_SOCKET} ({error})"
+    if missing and os.environ.get("PATCHWRIGHT_DOCKER") == "1":
+        pytest.fail(f"{missing}, and PATCHWRIGHT_DOCKER=1 demands it; run `bash tests/docker_image.sh`")
+    if missing:
+        pytest.skip(f"{missing}; run `bash tests/docker_image.sh`")
+    return name
+
+
+def within(backend, work):
+    """Run `work(backend)` and close the backend."""
+
+    async def run():
+        try:
+            return await work(backend)
+        finally:
+            await backend.close()
+
+    return asyncio.run(run())
+
+
+def containers_of(run):
+    label = json.dumps({"label": [f"patchwright.run={run}"]})
+    return [one["State"] for one in ask("/containers/json", all="1", filters=label).json()]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_backend_conforms(image, check):
+    result = within(DockerBackend(default_image=image), lambda backend: run_check(check, backend))
+    assert result.ok, result.detail
+
+
+def test_named_image_keeps_its_files_and_is_writable(image):
+    async def work(backend):
+        box = await backend.open(BoxSpec(image=image, workdir="/etc"))
+        return await box.exec("cat debian_version && touch /usr/bin/new debian_version && echo $HOME")
+
+    result = within(DockerBackend(), work)
+    assert result.code == 0
+    assert result.output.endswith("/root\n")
+
+
+def test_image_without_name_says_what_to_set():
+    with pytest.raises(ConfigError, match=r"line\.sandbox\.image"):
+        within(DockerBackend(socket="/nonexistent"), lambda backend: backend.open(BoxSpec()))
+
+
+def test_docker_that_does_not_answer_is_a_sandbox_error(tmp_path):
+    backend = DockerBackend(default_image="any", socket=str(tmp_path / "none.sock"))
+    with pytest.raises(SandboxError, match=r"does not answer at .*none\.sock"):
+        within(backend, lambda backend: backend.open(BoxSpec()))
+
+
+def test_missing_image_is_named(image):
+    backend = DockerBackend(default_image="127.0.0.1:1/patchwright/no-such-image")
+    with pytest.raises(SandboxError, match="no-such-image"):
+        within(backend, lambda backend: backend.open(BoxSpec()))
+
+
+def test_closing_the_backend_removes_its_containers(image):
+    async def work(backend):
+        await asyncio.gather(*(backend.open(BoxSpec()) for _ in range(3)))
+        return containers_of(backend._run)
+
+    backend = DockerBackend(default_image=image)
+    assert within(backend, work) == ["running"] * 3
+    assert containers_of(backend._run) == []
+
+
+def test_nothing_is_left_of_a_killed_program(image):
+    program = [sys.executable, "-c", _LEAVES_A_BOX, image]
+    run = subprocess.run(program, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
+    assert run
+    deadline = time.monotonic() + 30
+    while "running" in containers_of(run):  # its box ends by itself
+        assert time.monotonic() < deadline, "a box outlives its owner"
+        time.sleep(0.1)
+
+    async def work(backend):  # what was never started is removed by the next program
+        await backend.open(BoxSpec())
+
+    within(DockerBackend(default_image=image), work)
+    assert containers_of(run) == []
+
+
+def test_a_failed_opening_leaves_no_container(image):
+    async def work(backend):
+        with pytest.raises(SandboxError, match="archive"):
+            await backend.open(BoxSpec(archive=b"x" * 2000))
+        return containers_of(backend._run)
+
+    assert within(DockerBackend(default_image=image), work) == []

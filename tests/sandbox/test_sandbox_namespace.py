@@ -1,0 +1,353 @@
+"""Namespace boxes: what the conformance suite cannot see from inside one backend."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import patchwright
+from patchwright.errors import ConfigError, SandboxError
+from patchwright.sandbox.base import BoxSpec
+from patchwright.sandbox.check_tools import tar_of
+from patchwright.sandbox.namespace import NamespaceBackend
+from patchwright.types import Limits
+
+PACKAGE = Path(patchwright.__file__).parent
+
+
+def run(work):
+    """Run `work(backend)` with a backend that is closed afterwards."""
+
+    async def main():
+        async with backend() as opened:
+            return await work(opened)
+
+    return asyncio.run(main())
+
+
+@contextlib.asynccontextmanager
+async def backend():
+    opened = NamespaceBackend(warm=())
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+def processes():
+    """pid -> (parent, start time) of every process that is not dead."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            if fields[0] not in "ZX":
+                found[int(entry.name)] = (int(fields[1]), fields[19])
+    return found
+
+
+def descendants(root):
+    """(pid, start time) of all below `root`."""
+    table, family = processes(), {root}
+    while True:
+        more = {pid for pid, (parent, _) in table.items() if parent in family} - family
+        if not more:
+            return {(pid, table[pid][1]) for pid in family - {root} if pid in table}
+        family |= more
+
+
+def count_fds():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def wait_until(condition, seconds=5.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+CLIENT = """
+import asyncio
+from patchwright.sandbox.base import BoxSpec
+from patchwright.sandbox.namespace import NamespaceBackend
+
+async def main():
+    backend = NamespaceBackend(warm=())
+    boxes = [await backend.open(BoxSpec()) for _ in range(3)]
+    for box in boxes:
+        await box.exec("setsid sleep 1000 & disown; sleep 1000 &")
+    running = [asyncio.create_task(box.exec("sleep 1000", timeout=1000)) for box in boxes]
+    await asyncio.sleep(0.3)
+    print("ready", flush=True)
+    await asyncio.gather(*running)
+
+asyncio.run(main())
+"""
+
+
+def test_nothing_survives_a_killed_client():
+    mounts = Path("/proc/self/mounts").read_text()
+    client = subprocess.Popen(
+        [sys.executable, "-c", CLIENT],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
+    )
+    with client:
+        assert client.stdout.readline() == b"ready\n"
+        family = descendants(client.pid)
+        assert len(family) >= 1 + 3 * 4  # the fork server; per box its runner, two sleeps and a shell
+        client.kill()
+
+    def alive():
+        return family & {(pid, start) for pid, (_, start) in processes().items()}
+
+    wait_until(lambda: not alive(), 2)
+    assert Path("/proc/self/mounts").read_text() == mounts
+
+
+def test_nothing_is_left_after_closing():
+    async def work(backend):
+        before_fds = count_fds()
+        first = await backend.open(BoxSpec())
+        await first.close()
+        fds, family = count_fds(), descendants(os.getpid())
+        assert len(family) == 1  # the fork server
+
+        async def use(number):
+            box = await backend.open(BoxSpec(limits=Limits(disk_mb=16)))
+            result = await box.exec(f"sleep 1000 & echo {number}")
+            await box.close()
+            return result.output
+
+        assert await asyncio.gather(*(use(n) for n in range(30))) == [f"{n}\n" for n in range(30)]
+        assert descendants(os.getpid()) == family
+        assert count_fds() == fds
+        return before_fds
+
+    before = run(work)
+    assert not descendants(os.getpid())
+    assert count_fds() <= before
+
+
+def test_a_box_that_dies_raises_and_does_not_hang():
+    async def work(backend):
+        await (await backend.open(BoxSpec())).close()
+        server = descendants(os.getpid())
+        box = await backend.open(BoxSpec())
+        ((runner, _),) = descendants(os.getpid()) - server
+        running = asyncio.create_task(box.exec("sleep 1000", timeout=1000))
+        await asyncio.sleep(0.2)
+        os.kill(runner, signal.SIGKILL)
+        with pytest.raises(SandboxError):
+            await running
+        with pytest.raises(SandboxError):
+            await box.read("x")
+        await box.close()
+
+    run(work)
+
+
+def test_boxes_outlive_the_fork_server_which_comes_back():
+    async def work(backend):
+        box = await backend.open(BoxSpec())
+        (server,) = [pid for pid, (parent, _) in processes().items() if parent == os.getpid()]
+        os.kill(server, signal.SIGKILL)
+        await asyncio.sleep(0.1)
+        assert (await box.exec("echo alive")).output == "alive\n"
+        other = await backend.open(BoxSpec())
+        assert (await other.exec("echo new")).output == "new\n"
+        await box.close()
+
+    run(work)
+    assert not descendants(os.getpid())
+
+
+def test_closing_the_backend_closes_its_boxes():
+    async def main():
+        async with backend() as opened:
+            box = await opened.open(BoxSpec())
+        await opened.close()
+        with pytest.raises(SandboxError, match="closed"):
+            await box.exec("true")
+        with pytest.raises(SandboxError, match="closed"):
+            await opened.open(BoxSpec())
+
+    asyncio.run(main())
+
+
+def test_an_abandoned_open_leaves_nothing():
+    async def work(backend):
+        await (await backend.open(BoxSpec())).close()
+        family = descendants(os.getpid())
+        for delay in (0, 0.001, 0.003, 0.006):
+            opening = asyncio.create_task(backend.open(BoxSpec()))
+            await asyncio.sleep(delay)
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+        await asyncio.to_thread(wait_until, lambda: descendants(os.getpid()) == family)
+
+    run(work)
+
+
+def test_a_timeout_spares_what_earlier_commands_left():
+    async def work(backend):
+        box = await backend.open(BoxSpec())
+        await box.exec("(while :; do echo tick; sleep 0.05; done) & echo $! > pid")
+        killed = await box.exec("setsid sleep 1000 & sleep 1000", timeout=0.5)
+        alive = await box.exec("kill -0 $(cat pid) && cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+        return killed, alive
+
+    killed, alive = run(work)
+    assert killed.timed_out
+    assert alive.code == 0
+    assert "sleep 1000" not in alive.output
+
+
+def test_nothing_of_the_clients_environment_gets_in(monkeypatch):
+    monkeypatch.setenv("SECRET_OF_THE_CLIENT", "hunter2")
+
+    async def work(backend):
+        box = await backend.open(BoxSpec(env={"GIVEN": "1"}))
+        return (await box.exec("env; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline")).output
+
+    output = run(work)
+    assert "GIVEN=1" in output
+    assert "hunter2" not in output
+    assert str(PACKAGE) not in output
+
+
+def test_who_and_where_one_is():
+    async def work(backend):
+        box = await backend.open(BoxSpec())
+        return (
+            await box.exec("whoami; id -u; hostname; pwd; echo ~; python -c 'import os; os.openpty()'")
+        ).output
+
+    assert run(work) == "agent\n1000\nbox\n/testbed\n/home/agent\n"
+
+
+@pytest.mark.parametrize(
+    "workdir", ["/tmp/deep/er", "/home/agent/repo", "/home/agent", "/root/x", "/workspace/a/b"]
+)
+def test_where_a_workdir_may_be(workdir):
+    async def work(backend):
+        box = await backend.open(BoxSpec(workdir=workdir, archive=tar_of({"a": b"x"})))
+        return (await box.exec("pwd; ls; touch b; python3 -c 'print(1)'; which python")).output
+
+    assert run(work) == f"{workdir}\na\n1\n{sys.prefix}/bin/python\n"
+
+
+@pytest.mark.parametrize("workdir", ["/", "/usr/src", "/etc", "relative", "/a/../b", sys.prefix, "/proc/x"])
+def test_where_a_workdir_may_not_be(workdir):
+    async def work(backend):
+        with pytest.raises(ConfigError, match="workdir"):
+            await backend.open(BoxSpec(workdir=workdir))
+
+    run(work)
+
+
+def test_an_image_is_refused():
+    async def work(backend):
+        with pytest.raises(ConfigError, match="--sandbox docker"):
+            await backend.open(BoxSpec(image="python:3.12"))
+
+    run(work)
+
+
+def test_a_full_disk_is_an_oserror():
+    async def work(backend):
+        box = await backend.open(BoxSpec(limits=Limits(disk_mb=4)))
+        with pytest.raises(OSError, match=r"big"):
+            await box.write("big", bytes(8_000_000))
+        await box.exec("rm -f big")
+        await box.write("small", b"x")
+
+    run(work)
+
+
+def test_a_damaged_archive_opens_no_box():
+    async def work(backend):
+        with pytest.raises(SandboxError, match="archive"):
+            await backend.open(BoxSpec(archive=b"no tar" * 1000))
+        await asyncio.to_thread(wait_until, lambda: len(descendants(os.getpid())) == 1)
+
+    run(work)
+
+
+def sources():
+    """The part of the package that a client needs, as files for a box."""
+    parts = [
+        PACKAGE / "__init__.py",
+        PACKAGE / "errors.py",
+        PACKAGE / "types.py",
+        *(PACKAGE / "sandbox").glob("*.py"),
+    ]
+    return {str(path.relative_to(PACKAGE.parent)): path.read_bytes() for path in parts}
+
+
+def test_a_kernel_that_refuses_is_explained():
+    """Inside a box no further namespace can be made: the sentence names the other backends."""
+    script = (
+        b"import asyncio\nfrom patchwright.sandbox.namespace import NamespaceBackend\n"
+        b"print(asyncio.run(NamespaceBackend(warm=()).available()))\n"
+    )
+
+    async def work(backend):
+        box = await backend.open(BoxSpec(archive=tar_of(sources())))
+        return await box.exec("python3 -", stdin=script, env={"PYTHONPATH": "/testbed"})
+
+    result = run(work)
+    assert "--sandbox docker" in result.output and "--sandbox process" in result.output
+    assert "Traceback" not in result.output
+
+
+ORDINARY = """
+import asyncio, os, sys
+if os.getuid() == 0:
+    os.setgroups([]); os.setgid(54321); os.setuid(54321)
+sys.path.insert(0, sys.argv[1])
+from patchwright.sandbox.base import BoxSpec
+from patchwright.sandbox.namespace import NamespaceBackend
+
+async def main():
+    backend = NamespaceBackend(warm=())
+    reason = await backend.available()
+    if reason:
+        print(reason)
+        return
+    box = await backend.open(BoxSpec())
+    print((await box.exec("id -un; touch x /usr/x /x; ls; grep CapEff /proc/self/status")).output)
+    await backend.close()
+
+asyncio.run(main())
+"""
+
+
+def test_an_ordinary_user_gets_boxes_or_a_reason(tmp_path_factory):
+    tree = tmp_path_factory.mktemp("tree")
+    for parent in (tree, *tree.parents):
+        if parent.owner() == tree.owner() and parent != Path("/tmp"):
+            parent.chmod(0o755)
+    for name, content in sources().items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_bytes(content)
+    command = ["-c", ORDINARY, str(tree)]
+    reachable = os.getuid() != 0 or Path(sys.base_prefix).stat().st_mode & 0o005 == 0o005
+    python = (
+        sys.executable
+        if reachable and not str(Path(sys.base_prefix)).startswith("/root")
+        else "/usr/bin/python3"
+    )
+    done = subprocess.run(
+        [python, *command], capture_output=True, text=True, timeout=60, cwd="/", check=False
+    )
+    if "--sandbox docker" not in done.stdout:
+        assert done.stdout.startswith("agent\n"), done
+        assert "Read-only file system" in done.stdout
+        assert "x\nCapEff:\t0000000000000000" in done.stdout

@@ -1,0 +1,113 @@
+"""The small parts boxes are made of: output, frames, archives, names."""
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from patchwright.errors import ConfigError
+from patchwright.sandbox import archive, wire
+from patchwright.sandbox.check_tools import tar_of
+from patchwright.sandbox.output import HEAD, TAIL, Output, render
+from patchwright.sandbox.select import open_backend
+
+
+@given(st.lists(st.binary(max_size=50_000), max_size=8))
+def test_output_keeps_head_and_tail_and_counts_the_rest(chunks):
+    output = Output()
+    for chunk in chunks:
+        output.add(chunk)
+    everything = b"".join(chunks)
+    head, omitted, tail = output.parts()
+    assert head == everything[:HEAD]
+    assert len(head) + omitted + len(tail) == len(everything)
+    assert everything.endswith(tail) and len(tail) <= TAIL
+    assert omitted == max(0, len(everything) - HEAD - TAIL)
+
+
+def test_rendered_output_says_what_is_missing():
+    assert render(b"a\xff", 0, b"\xc3\xa9") == "a\ufffdé"
+    assert render(b"a\xc3", 5, b"\xa9b") == "a\ufffd\n[... 5 bytes omitted ...]\n\ufffdb"
+
+
+@given(st.lists(st.tuples(st.dictionaries(st.text(), st.integers()), st.binary())), st.integers(1, 40))
+def test_frames_survive_any_cut(frames, size):
+    stream = b"".join(wire.pack(header, body) for header, body in frames)
+    parser = wire.Parser()
+    parts = [stream[i : i + size] for i in range(0, len(stream), size)]
+    assert [frame for part in parts for frame in parser.feed(part)] == frames
+
+
+@pytest.mark.parametrize("data", [b"\xff" * 12, wire.pack({}, b"x" * 11), b"\0\0\0\1" + bytes(8) + b"{"])
+def test_what_is_no_frame_is_refused(data):
+    with pytest.raises(wire.WireError):
+        wire.Parser(limit=10).feed(data)
+
+
+def tar(*members):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as out:
+        for name, kind, target in members:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, target
+            out.addfile(member, io.BytesIO())
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        tar_of({"../out": b"x"}),
+        tar_of({"/out": b"x"}),
+        tar(("link", tarfile.SYMTYPE, ".."), ("link/out", tarfile.REGTYPE, "")),
+        tar(("out", tarfile.LNKTYPE, "../secret")),
+        tar(("link", tarfile.SYMTYPE, ".."), ("out", tarfile.LNKTYPE, "link/secret")),
+        tar(("device", tarfile.CHRTYPE, "")),
+        tar(("pipe", tarfile.FIFOTYPE, "")),
+        b"x" * 2000,
+    ],
+)
+def test_hostile_archives_are_refused(tmp_path, data):
+    (tmp_path / "secret").write_text("s")
+    (tmp_path / "in").mkdir()
+    with pytest.raises(archive.ArchiveError):
+        archive.unpack(data, str(tmp_path / "in"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "secret"]
+
+
+def test_a_file_replaces_a_link_and_does_not_follow_it(tmp_path):
+    (tmp_path / "secret").write_text("s")
+    (tmp_path / "in").mkdir()
+    data = tar(("a", tarfile.SYMTYPE, "../secret"), ("a", tarfile.REGTYPE, ""))
+    archive.unpack(data, str(tmp_path / "in"))
+    assert (tmp_path / "secret").read_text() == "s"
+    assert not (tmp_path / "in" / "a").is_symlink()
+
+
+def test_an_archive_keeps_modes_links_and_times(tmp_path):
+    (tmp_path / "from" / "sub").mkdir(parents=True)
+    (tmp_path / "from" / "sub" / "tool").write_text("x")
+    (tmp_path / "from" / "sub" / "tool").chmod(0o755)
+    os.utime(tmp_path / "from" / "sub" / "tool", (1, 1_000_000))
+    (tmp_path / "from" / "dangling").symlink_to("/nowhere/at/all")
+    os.link(tmp_path / "from" / "sub" / "tool", tmp_path / "from" / "same")
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as out:
+        out.add(tmp_path / "from", ".")
+    (tmp_path / "to").mkdir()
+    archive.unpack(buffer.getvalue(), str(tmp_path / "to"))
+    tool = (tmp_path / "to" / "sub" / "tool").stat()
+    assert (tool.st_mode & 0o777, tool.st_mtime, tool.st_nlink) == (0o755, 1_000_000, 2)
+    assert (tmp_path / "to" / "dangling").readlink() == Path("/nowhere/at/all")
+
+
+def test_a_backend_is_picked_by_name():
+    assert [open_backend(name).name for name in ("namespace", "process")] == ["namespace", "process"]
+    with pytest.raises(ConfigError, match="namespace, docker, process"):
+        open_backend("chroot")
+    with pytest.raises(ConfigError, match="takes no image"):
+        open_backend("namespace", image="python:3.12")
