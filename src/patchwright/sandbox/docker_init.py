@@ -54,7 +54,10 @@ def main() -> None:
 
 
 def _furnish(control: socket.socket, header: wire.Header, body: bytes) -> Runner:
-    workdir, env = header["workdir"], {"LANG": "C.UTF-8", **os.environ, **header["env"]}
+    workdir, inherited = header["workdir"], dict(os.environ)
+    if inherited.get("LC_CTYPE") == "C.UTF-8":  # Python's own doing, where the image sets no locale
+        del inherited["LC_CTYPE"]
+    env = {"LANG": "C.UTF-8", **inherited, **header["env"]}
     os.makedirs(workdir, exist_ok=True)
     if body:
         archive.unpack(body, workdir)

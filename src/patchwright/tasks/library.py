@@ -57,7 +57,7 @@ class Library:
         mentions = self._mentions(frozenset(collected))
         found = []
         for file, source in self.sources.items():
-            for function, _ in functions(ast.parse(source)):
+            for function in dict.fromkeys(name for name, _ in functions(ast.parse(source))):
                 name = function.rpartition(".")[2]
                 tests = [] if name.startswith("_") else [t for t, words in mentions.items() if name in words]
                 if tests:

@@ -215,7 +215,7 @@ def _task(
     digest = hashlib.sha256(mutant.source.encode()).hexdigest()[:12]
     return Task(
         id=f"{bench.requirement}-{target.function}-{digest}",
-        prompt=_issue(target, failing, said),
+        prompt=f"{_issue(target, failing, said)}\nRun its tests with `{_shown_command(bench, failing)}`.",
         tests=Tests(
             command=baseline.command,
             fail_to_pass=tuple(failing),
@@ -254,6 +254,11 @@ def _issue(target: Target, failing: Sequence[str], said: str) -> str:
         f"`{target.function}` in {target.file} does not do what it should.\n"
         f"{test.replace('::', '.')} in {file} fails{saw}{more}"
     )
+
+
+def _shown_command(bench: _Bench, failing: Sequence[str]) -> str:
+    """What a person would type: the library is not installed in the box."""
+    return bench.command(f"-q {shlex.quote(failing[0].partition('::')[0])}")
 
 
 def _said(text: str) -> str:
