@@ -97,8 +97,8 @@ PROJECTS = {
     ),
     "at exit": (
         {
-            "test_a.py": b"import atexit, threading, time\natexit.register(print, 'at exit')\n\ndef test_a():\n"
-            b"    threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\n"
+            "test_a.py": b"import atexit, threading\natexit.register(print, 'at exit')\n\ndef test_a():\n"
+            b"    threading.Thread(target=lambda: (threading.main_thread().join(), print('thread'))).start()\n"
         },
         "-s",
     ),

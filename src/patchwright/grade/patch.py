@@ -41,12 +41,12 @@ async def _diff(box: Sandbox, task: Task, before: str) -> bytes | None:
 
 async def apply_patch(box: Sandbox, task: Task, patch: str) -> str:
     """Apply a patch in the box's workdir: `git apply`, else `patch --fuzz=5` as SWE-bench's harness
-    does. Returns "" when it went in, else what git said about it."""
+    does, but never backwards. Returns "" when it went in, else what git said about it."""
     await box.write(PATCH_FILE, _tidy(patch).encode())
     first = await box.exec(f"git apply --whitespace=nowarn {PATCH_FILE}", cwd=task.workdir)
     if first.code == 0:
         return ""
-    second = await box.exec(f"patch --batch --fuzz=5 -p1 -i {PATCH_FILE}", cwd=task.workdir)
+    second = await box.exec(f"patch --batch --forward --fuzz=5 -p1 -i {PATCH_FILE}", cwd=task.workdir)
     return "" if second.code == 0 else first.output.strip()
 
 

@@ -17,6 +17,10 @@ from patchwright.types import Exec, Grade, Task, TestStatus
 
 _GOOD = TestStatus.PASSED
 
+_ENV = {"PYTHONDONTWRITEBYTECODE": "1"}
+"""Python tells a stale .pyc by the source's size and its time in whole seconds: two edits of equal size
+within a second would run the first one's code."""
+
 
 class Grader:
     """Grades patches; identical patches of one task are graded once.
@@ -81,7 +85,11 @@ class Grader:
 async def open_box(backend: SandboxBackend, task: Task) -> Sandbox:
     """A fresh box with the task's repository in it and its setup done. Raises SandboxError."""
     spec = BoxSpec(
-        image=task.image, workdir=task.workdir, archive=repository_archive(task), limits=task.limits
+        image=task.image,
+        workdir=task.workdir,
+        archive=repository_archive(task),
+        env=_ENV,
+        limits=task.limits,
     )
     box = await backend.open(spec)
     try:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 
-from patchwright.config import reference
+from patchwright.config import Config, reference
 from patchwright.recipes.quickstart.config import QuickstartConfig
 from patchwright.recipes.settings import Settings
 from patchwright.tasks.synthesis import SynthesisConfig
 
 PAGE = """# Configuration
 
-TOML files (`--config FILE`) and single keys (`-s a.b=c`, repeatable) are read into typed tables; an unknown key is
-refused with the nearest name. A run writes what it resolved to `config.json`. This page is generated from the
-docstrings of the fields (`make docs`); a test compares the two.
+TOML files (`--config FILE`) and single keys (`-s a.b=c`, repeatable) are read into typed tables; an unknown
+key is refused with the nearest name. A run writes what it resolved to `config.json`. This page is generated
+from the docstrings of the fields (`make docs`); a test compares the two.
 
 ## `rollout`, `eval`, `grade`, `serve`, `train`
 
@@ -28,7 +28,11 @@ docstrings of the fields (`make docs`); a test compares the two.
 
 def page() -> str:
     """The text of `docs/config.md`."""
-    parts = {"settings": Settings, "quickstart": QuickstartConfig, "synthesis": SynthesisConfig}
+    parts: dict[str, type[Config]] = {
+        "settings": Settings,
+        "quickstart": QuickstartConfig,
+        "synthesis": SynthesisConfig,
+    }
     return PAGE.format(**{name: reference(model).strip() + "\n" for name, model in parts.items()})
 
 

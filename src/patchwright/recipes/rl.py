@@ -217,7 +217,8 @@ def _record(
         "submitted": sum(t.exit == "submitted" for t in rollouts) / max(1, len(rollouts)),
         "seconds": round(seconds, 2),
     }
-    return figures | (asdict(stats) if stats else {})
+    trained = asdict(stats) if stats else {}
+    return {**figures, **{key: value for key, value in trained.items() if key != "seconds"}}
 
 
 def _forget(run: Run, number: int) -> None:

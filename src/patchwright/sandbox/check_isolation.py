@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import socket
 import tempfile
@@ -171,7 +172,7 @@ async def survives_attack_on_its_runner(backend: SandboxBackend) -> None:
 
 def _host_folders() -> list[Path]:
     candidates = (Path.home(), Path(tempfile.gettempdir()), Path("/dev/shm"), Path("/var/tmp"))
-    return [path for path in dict.fromkeys(candidates) if path.is_dir()]
+    return [path for path in dict.fromkeys(candidates) if os.access(path, os.W_OK)]
 
 
 @contextlib.contextmanager

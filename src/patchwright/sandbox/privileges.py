@@ -10,6 +10,7 @@ user, inside a user namespace. Inside the box it is always user 1000, `agent`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 from dataclasses import dataclass
@@ -71,6 +72,8 @@ def drop(user: int, root: bool) -> None:
         syscalls.set_dumpable(True)
     syscalls.unshare(syscalls.CLONE_NEWUSER)
     _map_ids(f"{USER} {user} 1", f"{USER} {user} 1")
+    with contextlib.suppress(OSError):  # refused to us (seccomp) or absent, it is so to the box too
+        syscalls.leave_keyring()
     # Without this a box could make namespaces, and in them file systems, beyond its limits.
     _write("/proc/sys/user/max_user_namespaces", "0")
     _write("/proc/self/oom_score_adj", _OOM_FIRST)

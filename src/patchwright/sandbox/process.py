@@ -88,7 +88,7 @@ class ProcessBox:
             return
         self._closed = True
         _kill_marked(f"{self._token}:")
-        shutil.rmtree(self._root, onerror=_force)
+        _remove(self._root)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -205,7 +205,7 @@ class ProcessBackend:
             if spec.archive:
                 archive.unpack(spec.archive, str(root / "work"))
         except (archive.ArchiveError, OSError) as error:
-            shutil.rmtree(root, onerror=_force)
+            _remove(root)
             raise SandboxError(f"a box could not be opened: {error}") from error
         box = ProcessBox(spec, root)
         self._boxes = {other for other in self._boxes if not other._closed} | {box}
@@ -259,10 +259,11 @@ def _variables(pid: int) -> list[bytes]:
         return []
 
 
-def _force(remove: object, path: str, _: object) -> None:
-    """A folder the box made unreadable must go too."""
-    with contextlib.suppress(OSError):
-        Path(path).parent.chmod(0o700)
-        Path(path).chmod(0o700)
-        if callable(remove):
-            remove(path)
+def _remove(root: Path) -> None:
+    """Remove the folder, with what the box made unreadable."""
+    for folder, names, _ in os.walk(root):
+        for name in names:
+            path = Path(folder) / name
+            if not path.is_symlink():
+                path.chmod(0o700)
+    shutil.rmtree(root, ignore_errors=True)

@@ -15,6 +15,7 @@ import select
 import signal
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -56,6 +57,8 @@ class Runner:
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._command: _Command | None = None
+        self._backlog: deque[wire.Frame] = deque()
+        """Requests that arrived while a command ran, or was dying after its cancellation."""
         self._woken = self._catch_children()
         self._watch(control.fileno(), self._on_control)
         self._calls = Calls(warm, self._watch, self._unwatch) if warm else None
@@ -107,7 +110,11 @@ class Runner:
         if not data:
             os._exit(0)
         for header, body in self._parser.feed(data):
-            self._on_frame(header, body)
+            if header["op"] == "cancel":
+                self._cancel(header["id"])
+            else:
+                self._backlog.append((header, body))
+        self._serve_backlog()
 
     def _on_child(self) -> None:
         """Reap every process that has ended: our own, and the orphans of the box."""
@@ -127,12 +134,17 @@ class Runner:
 
     # --- requests ---
 
-    def _on_frame(self, header: wire.Header, body: bytes) -> None:
+    def _cancel(self, number: int) -> None:
+        self._backlog = deque(frame for frame in self._backlog if frame[0]["id"] != number)
+        if self._command is not None and self._command.id == number:
+            self._kill(self._command)
+
+    def _serve_backlog(self) -> None:
+        while self._backlog and self._command is None:
+            self._serve(*self._backlog.popleft())
+
+    def _serve(self, header: wire.Header, body: bytes) -> None:
         operation = header["op"]
-        if operation == "cancel":
-            if self._command is not None and self._command.id == header["id"]:
-                self._kill(self._command)
-            return
         try:
             if operation == "exec":
                 self._start(header, body)
@@ -142,7 +154,15 @@ class Runner:
                 write_file(self._absolute(header["path"]), body, header["mode"])
                 self._reply({"id": header["id"]})
         except (OSError, ValueError, MemoryError) as error:
+            self._refuse(header, error)
+
+    def _refuse(self, header: wire.Header, error: Exception) -> None:
+        """A command that cannot start is a failing result, a file that cannot be had an error."""
+        if header["op"] != "exec":
             self._reply({"id": header["id"], "errno": _error_number(error)})
+            return
+        result = {"code": CANNOT_RUN, "timed_out": False, "omitted": 0, "seconds": 0.0}
+        self._reply({"id": header["id"], **result}, f"{SHELL}: {error}\n".encode("utf-8", "replace"))
 
     def _absolute(self, path: str) -> str:
         return os.path.join(self._workdir, path)
@@ -159,20 +179,15 @@ class Runner:
         size = header["command"]
         command, stdin = body[:size], body[size:]
         bystanders = processes.known() if processes.any_other() else {}
+        started = time.monotonic()
+        os.chdir(self._absolute(header["cwd"]))
         readable, writable = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(readable, False)
-        started = time.monotonic()
         try:
-            os.chdir(self._absolute(header["cwd"]))
             pid = _spawn(command, stdin, {**self._env, **header["env"]}, writable)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError):
             os.close(readable)
-            message = f"{SHELL}: {error}\n".encode("utf-8", "replace")
-            self._reply(
-                {"id": header["id"], "code": CANNOT_RUN, "timed_out": False, "omitted": 0, "seconds": 0.0},
-                message,
-            )
-            return
+            raise
         finally:
             os.close(writable)
         deadline = started + header["timeout"]
@@ -210,6 +225,7 @@ class Runner:
             "seconds": time.monotonic() - command.started,
         }
         self._reply(header, head + tail)
+        self._serve_backlog()
 
     def _discard_rest(self, pipe: int) -> None:
         """Go on reading for the background processes that hold the pipe, until the last is gone."""

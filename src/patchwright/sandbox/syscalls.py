@@ -52,7 +52,10 @@ _LAST_CAP = 63
 # Numbers of the calls glibc may be too old to name; equal on x86-64 and on every asm-generic machine.
 _SYS_PIDFD_GETFD = 438
 _SYS_MOUNT_SETATTR = 442
+_SYS_KEYCTL = {"x86_64": 250}.get(os.uname().machine, 219)
 _SYS_PIVOT_ROOT = {"x86_64": 155}.get(os.uname().machine, 41)
+
+_KEYCTL_JOIN_SESSION_KEYRING = 1
 
 _SIOCGIFFLAGS = 0x8913
 _SIOCSIFFLAGS = 0x8914
@@ -158,6 +161,11 @@ def loopback_up() -> None:
         request = struct.pack("16sH22x", b"lo", 0)
         flags = struct.unpack("16sH22x", fcntl.ioctl(probe, _SIOCGIFFLAGS, request))[1]
         fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", flags | _IFF_UP))
+
+
+def leave_keyring() -> None:
+    """Swap the kernel keyring inherited from the host for an empty one."""
+    _check(_libc.syscall(_SYS_KEYCTL, _KEYCTL_JOIN_SESSION_KEYRING, None, 0, 0, 0), "keyctl")
 
 
 def take_fd(pidfd: int, fd: int) -> int:

@@ -83,7 +83,8 @@ def _box(box: socket.socket, identity: Identity, user: int, prefixes: list[str],
                 return
         spec, data = wire.receive(box)
         _isolate(spec, identity, user, prefixes)
-        archive.unpack(data, spec["workdir"]) if data else None
+        if data:
+            archive.unpack(data, spec["workdir"])
         runner = Runner(box, spec["workdir"], spec["env"], warm)
         _announce(box)
         runner.run()
@@ -107,8 +108,9 @@ def _isolate(spec: wire.Header, identity: Identity, user: int, prefixes: list[st
     socket.sethostname("box")
     syscalls.loopback_up()
     os.chdir("/")
-    privileges.limit(spec["memory_mb"], spec["processes"], disk_mb)
     privileges.drop(user, identity.root)
+    # After the user namespace is made: a limit it inherits would count all boxes of this user together.
+    privileges.limit(spec["memory_mb"], spec["processes"], disk_mb)
 
 
 def _silence() -> None:

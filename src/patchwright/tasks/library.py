@@ -123,10 +123,11 @@ def _python(files: Mapping[str, Path]) -> dict[str, str]:
 
 
 def _package(root: Path, sources: Mapping[str, str], path: str) -> str:
-    """The top-level name most modules are in; on a tie the one most like the folder's name."""
+    """The top-level name that is the library's own, else the one most modules are in."""
     tops = [Path(name).relative_to(path).parts[0].removesuffix(".py") for name in sources]
     named = root.name.rpartition("-")[0].replace("-", "_")
-    return max(sorted(set(tops)), key=lambda top: (tops.count(top), top == named))
+    names = sorted({top for top in tops if top.isidentifier()} or {named})
+    return max(names, key=lambda top: (top == named, tops.count(top)))
 
 
 def _words(node: ast.AST) -> Iterator[str]:

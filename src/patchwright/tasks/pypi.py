@@ -37,6 +37,7 @@ _ROUNDS = 8
 _MAX_FAILING = 10
 """A bug that breaks more tests than this is not a subtle one."""
 _MAX_SAID = 300
+_RAISED = re.compile(r"E +\w+(Error|Exception)\b")
 _STATUS = re.compile(r"^(PASSED|FAILED|ERROR) (\S.*?)(?: - (.*))?$", re.MULTILINE)
 
 
@@ -103,13 +104,13 @@ async def _open_bench(library: Library, requirement: Requirement, backend: Sandb
     said = ""
     for runner in _RUNNERS:
         bench = _Bench(library, requirement, backend, runner)
-        done, _ = await bench.run(_probe(library), bench.command(f"-s {_OPTIONS} {_PROBE}"), 60)
+        done, _ = await bench.run(_probe(library), bench.command(f"-s {_OPTIONS} --tb=line {_PROBE}"), 60)
         if "imported here: True" in done.output:
             return replace(bench, targets=library.targets(await _collect(bench)))
-        said = done.output
+        said = next((line for line in done.output.splitlines() if _RAISED.match(line)), done.output)
     raise ConfigError(
-        f"{requirement} cannot be imported in a box ({_said(said)[-200:]!r}); take a library in pure Python "
-        "whose dependencies are installed beside patchwright"
+        f"{requirement} cannot be imported in a box ({_said(said)}); take a library in pure Python whose "
+        "dependencies are installed beside patchwright"
     )
 
 
@@ -127,9 +128,13 @@ async def _collect(bench: _Bench) -> list[str]:
     """Node ids, without parameters, of all tests that can be collected."""
     files = " ".join(shlex.quote(name) for name in bench.library.test_files)
     arguments = f"--collect-only --continue-on-collection-errors {_OPTIONS} {files}"
-    _, output = await bench.run({}, f"{bench.command(arguments)} > {_COLLECTED}", 120, _COLLECTED)
+    done, output = await bench.run({}, f"{bench.command(arguments)} > {_COLLECTED}", 120, _COLLECTED)
     lines = output.decode(errors="replace").splitlines()
-    return list(dict.fromkeys(line.partition("[")[0] for line in lines if "::" in line))
+    found = list(dict.fromkeys(line.partition("[")[0] for line in lines if "::" in line))
+    if not found:
+        last = _said((done.output.strip() or "no output").splitlines()[-1])
+        raise ConfigError(f"pytest finds no test in {bench.requirement} ({last}); take another library")
+    return found
 
 
 # --- bugs -------------------------------------------------------------------------------------
@@ -152,9 +157,9 @@ async def _tasks(bench: _Bench, rng: Random) -> AsyncIterator[Task]:
     candidates = list(_candidates(bench.library, targets, rng))
     for start in range(0, len(candidates), _AT_ONCE):
         batch = candidates[start : start + _AT_ONCE]
-        for target in dict.fromkeys(target for target, _ in batch):
-            if target not in baselines:
-                baselines[target] = await _baseline(bench, target)
+        new = [target for target in dict.fromkeys(t for t, _ in batch) if target not in baselines]
+        ran = await asyncio.gather(*(_baseline(bench, target) for target in new))
+        baselines.update(zip(new, ran, strict=True))
         made = await asyncio.gather(*(_try(bench, baselines[target], mutant) for target, mutant in batch))
         for task in made:
             if task is not None:
