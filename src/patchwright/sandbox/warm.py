@@ -17,6 +17,8 @@ import os
 import sys
 from collections.abc import Callable
 
+from patchwright.sandbox.prebuilt import prebuild
+
 _REQUESTS = "/run/warm"
 _COLD = "cold"
 _NAMES = ("pytest", "py.test")
@@ -86,7 +88,11 @@ def test_skipped():
 class Warm:
     """What the fork server holds ready: modules a cold pytest would have, and how to start one."""
 
-    def __init__(self, modules: frozenset[str], program: str) -> None:
+    def __init__(
+        self, modules: frozenset[str], program: str, hand_over: Callable[[], None] | None = None
+    ) -> None:
+        self.hand_over = hand_over
+        """Gives a fork the configuration built in advance, where there is one."""
         self.modules = modules
         """Names a cold pytest would have imported; a fork forgets every other."""
         self.program = program
@@ -117,7 +123,8 @@ def preload(names: list[str]) -> Warm | None:
         return None
     before = {name for name in sys.modules if name.partition(".")[0] != "patchwright"}
     _rehearse()
-    return Warm(frozenset(name for name in sys.modules if name in before or _keeps_nothing(name)), program)
+    kept = frozenset(name for name in sys.modules if name in before or _keeps_nothing(name))
+    return Warm(kept, program, prebuild(program))
 
 
 def _keeps_nothing(name: str) -> bool:
@@ -320,6 +327,8 @@ def _take_over_interpreter(warm: Warm, arguments: list[str], env: dict[str, str]
     main.__file__, main.__dict__["__builtins__"] = warm.program, builtins
     sys.modules["__main__"] = main
     _forget(warm.modules, plain=env.keys() <= _PLAIN)
+    if warm.hand_over is not None:
+        warm.hand_over()
 
 
 def _forget(kept: frozenset[str], *, plain: bool) -> None:

@@ -38,11 +38,11 @@ class TokenizerConfig(Config):
 class ExpertConfig(Config):
     """The scripted expert's trajectories, made while SFT already trains on the first of them."""
 
-    waves: int = 8
+    waves: int = 6
     """Portions; SFT on one portion runs while the next is rolled out."""
-    per_wave: int = 600
+    per_wave: int = 500
     """Tasks per portion."""
-    easy_waves: int = 4
+    easy_waves: int = 3
     """Portions at the start that hold direct fixes only: seeing the bug first, habits later."""
     mix: tuple[float, float, float] = (0.45, 0.1, 0.45)
     """Shares, after those, of: fix; fix and test; wrong fixes and tests, then the right one."""
@@ -51,15 +51,15 @@ class ExpertConfig(Config):
 class EvalConfig(Config):
     """The evaluations after initialisation, after SFT and after RL."""
 
-    tasks: int = 100
+    tasks: int = 50
     """Held-out tasks: compositions never trained on."""
     samples: int = 8
     """Attempts per held-out task."""
-    harder_tasks: int = 60
+    harder_tasks: int = 30
     """Tasks of the second set: hand-written kinds of function never trained on."""
     harder_samples: int = 2
     """Attempts per task of the second set."""
-    init_samples: int = 4
+    init_samples: int = 2
     """Attempts per held-out task of the untrained model, which never gets anywhere."""
 
 
@@ -80,11 +80,11 @@ class QuickstartConfig(Config):
     experts: ExpertConfig = ExpertConfig()
     """Expert trajectories."""
     sft: SftConfig = SftConfig(
-        context_weight=0.3, train=TrainConfig(lr=2e-3, betas=(0.9, 0.98), weight_decay=0.1, normalise="token")
+        epochs=2.5, context_weight=0.3, train=TrainConfig(lr=2e-3, betas=(0.9, 0.98), weight_decay=0.1, normalise="token")
     )
     """Supervised fine-tuning."""
     rl: RlConfig = RlConfig(
-        steps=16, train=TrainConfig(lr=3e-4, betas=(0.9, 0.95), weight_decay=0.0, minibatches=2)
+        steps=10, train=TrainConfig(lr=4e-4, betas=(0.9, 0.95), weight_decay=0.0, minibatches=2)
     )
     """Reinforcement learning."""
     evaluation: EvalConfig = EvalConfig()
