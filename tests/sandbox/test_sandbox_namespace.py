@@ -66,7 +66,7 @@ def count_fds():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def wait_until(condition, seconds=5.0):
+def wait_until(condition, seconds=30.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

@@ -20,7 +20,7 @@ from patchwright.types import Task
 STYLES = ("direct", "careful", "recover")
 """Fix and submit; fix, test and submit; wrong fixes and tests that show it, the right fix, submit."""
 
-_MISTAKES = (1, 2, 2, 3, 4)
+_MISTAKES = (1, 1, 2, 2, 3)
 """How many wrong fixes a recovery makes, drawn from here: to go on after any number of them is what a policy
 that runs its tests must be able to do."""
 

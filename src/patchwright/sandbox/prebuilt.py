@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+
 def prebuild(program: str) -> Callable[[], None] | None:
     """Build a configuration for the pytest script `program` now; the result, called in a fork, hands it to
     the first pytest started there.
@@ -22,7 +23,11 @@ def prebuild(program: str) -> Callable[[], None] | None:
     from _pytest import config as module
 
     real, name = getattr(module, "get_config", None), getattr(module, "_get_prog_name", None)
-    if real is None or name is None or list(inspect.signature(real).parameters) != ["args", "plugins", "prog"]:
+    if (
+        real is None
+        or name is None
+        or list(inspect.signature(real).parameters) != ["args", "plugins", "prog"]
+    ):
         return None
     prog = name([program])
     built = real([], None, prog=prog)

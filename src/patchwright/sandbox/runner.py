@@ -242,7 +242,11 @@ class Runner:
 
 
 def _spawn(command: bytes, stdin: bytes, env: dict[str, str], output: int) -> int:
-    """Start the shell in a session of its own, with `output` as stdout and stderr; its pid."""
+    """Start the shell in a process group of its own, with `output` as stdout and stderr; its pid.
+
+    Not in a session of its own: the kernel shares out processor time by session, and hundreds of boxes
+    would then starve the one process they all wait for, the engine or the trainer.
+    """
     opened = []
     actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
     try:
@@ -258,7 +262,7 @@ def _spawn(command: bytes, stdin: bytes, env: dict[str, str], output: int) -> in
             os.set_inheritable(opened[-1], True)
             arguments = [b"bash", b"/proc/self/fd/%d" % opened[-1]]
         return os.posix_spawn(
-            SHELL, arguments, env, file_actions=actions, setsid=True, setsigmask=[], setsigdef=_DEFAULTS
+            SHELL, arguments, env, file_actions=actions, setpgroup=0, setsigmask=[], setsigdef=_DEFAULTS
         )
     finally:
         for fd in opened:

@@ -291,7 +291,7 @@ def _take_over_process(caller: int, fds: list[int]) -> None:
 
     from patchwright.sandbox import syscalls
 
-    os.setsid()
+    os.setpgrp()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number, fd in enumerate(fds):

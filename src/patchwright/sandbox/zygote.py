@@ -22,6 +22,9 @@ from patchwright.sandbox.privileges import Identity
 from patchwright.sandbox.runner import Runner
 from patchwright.sandbox.warm import Warm
 
+_NICE = 10
+"""Boxes yield to the engine, the trainer and the driver, for which every box waits."""
+
 
 def main(control_fd: int, settings: str, warm: Warm | None) -> None:
     """Prepare the template, tell the client, then fork a box for every socket that arrives."""
@@ -39,6 +42,7 @@ def main(control_fd: int, settings: str, warm: Warm | None) -> None:
 
 def _prepare(prefixes: list[str], warm: Warm | None) -> Identity:
     os.umask(0o022)
+    os.nice(_NICE)
     syscalls.set_name("patchwright-box")
     identity = privileges.enter_mount_namespace()
     rootfs.build_template(prefixes, warm.programs() if warm else {})

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict
 from pathlib import Path
@@ -82,7 +82,7 @@ async def learn_from_experts(
     config: QuickstartConfig,
     view: View,
 ) -> None:
-    """SFT over the portions of expert trajectories, each rolled out while the one before is trained on.
+    """SFT over the portions of expert trajectories, rolled out while those before are trained on.
 
     A portion ends with a checkpoint of its number; a resumed call goes on after the last one.
     """
@@ -92,25 +92,39 @@ async def learn_from_experts(
     seen = [row for wave in range(1, done + 1) for row in _samples(run.get(experts.stage, wave), config)]
     per_wave = round(config.sft.epochs * config.experts.per_wave)
     with view.stage("sft", total=per_wave * config.experts.waves, done=per_wave * done) as stage:
-        coming = asyncio.create_task(_roll_wave(experts, tasks, done + 1, config))
+        rolls = _start_rolls(experts, tasks, range(done + 1, config.experts.waves + 1), config)
         try:
-            for wave in range(done + 1, config.experts.waves + 1):
-                fresh = await coming
-                coming = asyncio.create_task(_roll_wave(experts, tasks, wave + 1, config))
+            for wave, roll in rolls.items():
+                fresh = await roll
                 await _train_wave(trainer, run, fresh, seen, wave, config, stage)
                 seen += fresh
         finally:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
+            for roll in rolls.values():
+                roll.cancel()
+            await asyncio.gather(*rolls.values(), return_exceptions=True)
+
+
+def _start_rolls(
+    experts: Experts, tasks: Sequence[Task], waves: Iterable[int], config: QuickstartConfig
+) -> dict[int, asyncio.Task[list[Sample]]]:
+    """Roll out one portion after another, as fast as the machine goes beside the training."""
+
+    async def roll(wave: int, before: asyncio.Task[list[Sample]] | None) -> list[Sample]:
+        if before is not None:
+            await before
+        return await _roll_wave(experts, tasks, wave, config)
+
+    rolls: dict[int, asyncio.Task[list[Sample]]] = {}
+    for wave in waves:
+        rolls[wave] = asyncio.create_task(roll(wave, rolls.get(wave - 1)))
+    return rolls
 
 
 async def _roll_wave(
     experts: Experts, tasks: Sequence[Task], wave: int, config: QuickstartConfig
 ) -> list[Sample]:
-    """Roll out portion `wave` (from 1) of the tasks; past the last, nothing."""
+    """Roll out portion `wave` (from 1) of the tasks."""
     counts = config.experts
-    if wave > counts.waves:
-        return []
     portion = tasks[(wave - 1) * counts.per_wave : wave * counts.per_wave]
     return _samples(
         await experts.roll(portion, wave, EASY if wave <= counts.easy_waves else counts.mix), config
