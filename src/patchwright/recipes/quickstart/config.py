@@ -38,7 +38,7 @@ class TokenizerConfig(Config):
 class ExpertConfig(Config):
     """The scripted expert's trajectories, made while SFT already trains on the first of them."""
 
-    waves: int = 5
+    waves: int = 6
     """Portions; SFT on one portion runs while the next is rolled out."""
     per_wave: int = 500
     """Tasks per portion."""
@@ -80,7 +80,7 @@ class QuickstartConfig(Config):
     experts: ExpertConfig = ExpertConfig()
     """Expert trajectories."""
     sft: SftConfig = SftConfig(
-        epochs=2.7,
+        epochs=2.5,
         context_weight=0.3,
         train=TrainConfig(lr=2e-3, betas=(0.9, 0.98), weight_decay=0.1, normalise="token"),
     )
