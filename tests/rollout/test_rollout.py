@@ -158,7 +158,7 @@ def test_an_engine_killed_in_mid_rollout_voids_it_and_nothing_hangs(renderer: Re
         try:
             async with Gateway(engine, Renderer.load(str(tmp_path / "model"))) as gateway:
                 line = Line(backend=boxes, agent=agent, model=gateway, grade=Grader(boxes))
-                jobs = group_jobs([TASK], name="k", samples=4, sampling=Sampling(max_tokens=1500))
+                jobs = group_jobs([TASK], name="k", samples=60, sampling=Sampling(max_tokens=1500))
                 asyncio.get_running_loop().call_later(1.0, os.kill, engine.pid, signal.SIGKILL)
                 return [t async for t in run_jobs(line, jobs, concurrency=4, retries=0)]
         finally:
@@ -167,8 +167,9 @@ def test_an_engine_killed_in_mid_rollout_voids_it_and_nothing_hangs(renderer: Re
             await boxes.close()
 
     results = asyncio.run(asyncio.wait_for(main(), 60))
-    assert len(results) == 4
-    assert all(t.outcome is Outcome.VOID and t.failure.kind == "EngineError" for t in results)
+    void = [t for t in results if t.outcome is Outcome.VOID]
+    assert len(results) == 60 and len(void) >= 4  # those in flight at least; some may have ended before
+    assert all(t.failure.kind == "EngineError" and t.grade is None for t in void)
 
 
 def test_group_jobs_have_stable_names_and_seeds_of_their_own():

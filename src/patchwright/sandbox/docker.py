@@ -38,7 +38,18 @@ _READ_ONLY = [f"/proc/{name}" for name in ("bus", "fs", "irq", "sys", "sysrq-tri
 """Docker's own list and the runner's score, which an engine without CAP_SYS_RESOURCE cannot pin."""
 _MIB = 1 << 20
 _LABEL = "patchwright"
-_INSIDE = ("archive", "docker_init", "files", "output", "processes", "runner", "syscalls", "warm", "wire")
+_INSIDE = (
+    "archive",
+    "docker_init",
+    "files",
+    "output",
+    "prebuilt",
+    "processes",
+    "runner",
+    "syscalls",
+    "warm",
+    "wire",
+)
 """The modules of this package that run in a box."""
 _BOOT = """
 import os, sys
