@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 from urllib.parse import quote
-from weakref import WeakValueDictionary
 
 import uvicorn
 from starlette.applications import Starlette
@@ -72,8 +71,8 @@ class Gateway:
         self._host = host
         self._port = port
         self._sampling = sampling or Sampling(max_tokens=engine.max_context)
-        # weak: a rollout's session, with its whole conversation, goes when the rollout lets go of it
-        self._sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
+        self._sessions: dict[str, Session] = {}
+        """The open ones: a closed session, with its whole conversation, is its rollout's alone."""
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -148,6 +147,7 @@ class Gateway:
             id=id,
             sampling=sampling or Sampling(),
             on_turn=on_turn,
+            on_close=lambda: self._sessions.pop(id, None),
         )
         self._sessions[id] = session
         return session

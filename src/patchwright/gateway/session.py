@@ -71,6 +71,7 @@ class Session:
         sampling: Sampling,
         pinned: bool = True,
         on_turn: Callable[[Turn], None] | None = None,
+        on_close: Callable[[], object] = lambda: None,
     ) -> None:
         self.id = id
         self.endpoint = endpoint
@@ -81,6 +82,7 @@ class Session:
         self._sampling = sampling
         self._pinned = pinned
         self._on_turn = on_turn
+        self._on_close = on_close
         self._history = History()
         self._calls: dict[bytes, Call] = {}
         self._failures: dict[bytes, InfraError] = {}
@@ -148,7 +150,9 @@ class Session:
 
     async def close(self) -> None:
         """Abort what is in flight; later requests get the stop signal. Closing twice is allowed."""
-        self.stopped = "closed"
+        if self.stopped != "closed":
+            self.stopped = "closed"
+            self._on_close()
         tasks = [call.task for call in self._calls.values() if not call.task.done()]
         for task in tasks:
             task.cancel()
