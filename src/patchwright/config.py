@@ -58,9 +58,28 @@ def load_config(model: type[C], file: Path | None = None, overrides: Sequence[st
         _assign(data, key, value, override)
         flags[key] = override
     try:
-        return model.model_validate(data)
+        return model.model_validate(_over_defaults(model, data))
     except ValidationError as error:
         raise ConfigError(_explain(model, error, file, flags)) from None
+
+
+def _over_defaults(model: type[Config], data: Mapping[str, Any]) -> dict[str, Any]:
+    """`data` with every table it opens laid over the default of that field: to set one key of a preset must
+    not reset its other keys to those of the preset's class."""
+    merged = dict(data)
+    for name, field in model.model_fields.items():
+        if isinstance(field.default, Config) and isinstance(merged.get(name), dict):
+            merged[name] = _merge(field.default.model_dump(), merged[name])
+    return merged
+
+
+def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        known = merged.get(key)
+        nested = isinstance(known, dict) and isinstance(value, dict)
+        merged[key] = _merge(known, value) if nested and known is not None else value
+    return merged
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

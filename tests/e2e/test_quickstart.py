@@ -52,7 +52,7 @@ def test_show_prints_the_run_and_an_attempt(short_run: Path):
     with Run.open(short_run) as run:
         name = run.entries(stage="eval-rl-held_out")[0].id
     attempt = patchwright("show", short_run, name)
-    assert attempt.returncode == 0 and "cat -n mod.py" in attempt.stdout
+    assert attempt.returncode == 0 and "mod.py" in attempt.stdout
 
 
 def test_the_same_command_again_does_nothing_twice(short_run: Path, summary):
