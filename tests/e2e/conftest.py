@@ -42,7 +42,7 @@ def served(short_run: Path) -> Iterator[str]:
     """Base URL of the short run's policy behind `patchwright serve`; its key is in $OPENAI_API_KEY."""
     os.environ["OPENAI_API_KEY"] = key = secrets.token_hex(8)
     server = subprocess.Popen(
-        [PATCHWRIGHT, "serve", short_run / "weights" / "v7", "--port", "0"],
+        [PATCHWRIGHT, "serve", short_run / "weights" / "v8", "--port", "0"],
         env={**os.environ, "PATCHWRIGHT_API_KEY": key},
         stderr=subprocess.PIPE,
         text=True,

@@ -30,7 +30,7 @@ def test_the_commands_of_the_readme_run(short_run: Path, tmp_path: Path, served:
     places = {
         "runs/quickstart": str(short_run),
         "tasks.jsonl": str(short_run / "tasks" / "harder.jsonl"),
-        "DIR": str(short_run / "weights" / "v7"),
+        "DIR": str(short_run / "weights" / "v8"),
         "URL": served,
         "NAME": "policy",
     }

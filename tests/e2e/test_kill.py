@@ -66,7 +66,7 @@ def test_a_run_killed_in_every_stage_comes_to_the_same_end(tmp_path: Path):
 def test_every_round_is_trained_once(short_run: Path, tmp_path: Path):
     """The trainer's checkpoint counts its steps: rounds killed and resumed must not add any."""
     run = tmp_path / "run"
-    command = [PATCHWRIGHT, "train", "rl", "--model", short_run / "weights" / "v4", "--run", run]
+    command = [PATCHWRIGHT, "train", "rl", "--model", short_run / "weights" / "v5", "--run", run]
     command += ["--tasks", short_run / "tasks" / "rl.jsonl", "--config", TINY.with_name("rl.toml")]
     for patience in (14, 9, 11, 8):  # past start-up, somewhere in a round
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
