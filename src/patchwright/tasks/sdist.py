@@ -29,7 +29,8 @@ import httpx
 from patchwright.errors import ConfigError
 from patchwright.store.files import attributed, commit
 
-_PYPI = "https://pypi.org/simple"
+_DEFAULT_INDEX = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
+"""Asks pip for the index it uses when nobody configured one."""
 _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 _MAX_DOWNLOAD = 100 << 20
 _MAX_UNPACKED = 500 << 20
@@ -99,9 +100,16 @@ def _pip_options() -> Mapping[str, str]:
     return {name: value for wanted in order for (section, name), value in found.items() if section == wanted}
 
 
+def _default_index() -> str:
+    done = subprocess.run([sys.executable, "-c", _DEFAULT_INDEX], capture_output=True, text=True, timeout=60)
+    if done.returncode != 0:
+        raise ConfigError("pip names no package index; set one with `pip config set global.index-url URL`")
+    return done.stdout.strip()
+
+
 def _download(requirement: Requirement) -> bytes:
     options = _pip_options()
-    indexes = [] if "no-index" in options else [options.get("index-url", _PYPI)]
+    indexes = [] if "no-index" in options else [options.get("index-url") or _default_index()]
     indexes += options.get("extra-index-url", "").split()
     pages = [f"{index.rstrip('/')}/{requirement.name}/" for index in indexes]
     with _client(options) as client:
