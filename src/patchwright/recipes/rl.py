@@ -10,7 +10,6 @@ graded:
 from __future__ import annotations
 
 import random
-import shutil
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -225,7 +224,7 @@ def _forget(run: Run, number: int) -> None:
     """Drop the checkpoint before the last: one is enough to resume, two survive a torn disk."""
     old: Path = run.folder("checkpoints", number)
     if number > 0 and old.exists():
-        shutil.rmtree(old, ignore_errors=True)
+        run.drop_folder(old)
 
 
 async def run_rl(
