@@ -103,6 +103,13 @@ PROJECTS = {
         "-s",
     ),
     "exits early": ({"test_a.py": b"import sys\nsys.exit(3)\n"}, "-q"),
+    "long output before an error": (
+        {
+            "test_a.py": b"import sys\n\ndef test_a():\n    for n in range(200):\n        print('o' * 97)\n"
+            b"        if n % 7 == 0:\n            print('e', n, file=sys.stderr)\n"
+        },
+        "-q -s",
+    ),
     "dies": ({"test_a.py": b"import os\n\ndef test_a():\n    os._exit(77)\n"}, "-q"),
     "killed": ({"test_a.py": b"import os\n\ndef test_a():\n    os.kill(os.getpid(), 9)\n"}, "-q"),
     "conftest fails": ({"conftest.py": b"1 / 0\n", "test_a.py": b""}, ""),

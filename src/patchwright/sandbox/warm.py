@@ -346,20 +346,17 @@ def _open_streams(unbuffered: bool) -> None:
     import io
 
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
-        raw = io.FileIO(number, mode, closefd=False)
-        raw.name = f"<{name}>"
-        buffer: object = raw
-        if mode == "r":
-            buffer = io.BufferedReader(raw)
-        elif not unbuffered:
-            buffer = io.BufferedWriter(raw)
+        direct = unbuffered and mode == "w"
+        buffer = open(number, f"{mode}b", buffering=0 if direct else -1, closefd=False)  # noqa: SIM115
+        raw = buffer if direct else buffer.raw  # type: ignore[attr-defined]
+        raw.name = f"<{name}>"  # type: ignore[misc]
         stream = io.TextIOWrapper(
-            buffer,  # type: ignore[type-var]
+            buffer,
             encoding="utf-8",
             errors=getattr(sys, f"__{name}__").errors,
             newline=None if mode == "r" else "\n",
             line_buffering=mode == "w" and not unbuffered and (raw.isatty() or name == "stderr"),
-            write_through=mode == "w" and unbuffered,
+            write_through=direct,
         )
         vars(stream)["mode"] = mode
         setattr(sys, name, stream)
