@@ -1,5 +1,6 @@
-"""Half of a small pytest run is spent on pytest's own plugins: registering them, and looking for fixtures in
-them, the same way every time. The fork server does it once; a fork takes what it finds and goes on.
+"""Half of a small pytest run is spent on plugins: registering pytest's own, looking for fixtures in them, and
+for others among the installed packages, the same way every time. The fork server does it once; a fork takes
+what it finds and goes on.
 
 Standard library only. It builds on `_pytest.config.get_config`, which pytest may change: whenever that
 function, or a call of it, is not as expected, pytest's own is used, and the run only takes longer.
@@ -20,6 +21,7 @@ def prebuild(program: str) -> Callable[[], None] | None:
     None when this pytest makes its configurations in another way.
     """
     import inspect
+    import sysconfig
 
     from _pytest import config as module
 
@@ -32,11 +34,13 @@ def prebuild(program: str) -> Callable[[], None] | None:
         return None
     prog = name([program])
     built = real([], None, prog=prog)
-    barren = _without_fixtures(built.pluginmanager.get_plugins())
+    fixtures = _fixture_names(built.pluginmanager.get_plugins())
+    texts = _entry_points(sysconfig.get_path("purelib"))
 
     def hand_over() -> None:
         _hand_over(module, real, built, prog)
-        _pass_over(barren)
+        _look_only_at(fixtures)
+        _read_once(texts)
 
     return hand_over
 
@@ -59,28 +63,51 @@ def _hand_over(module: Any, real: Callable[..., Any], built: Any, wanted: str) -
     module.get_config = get_config
 
 
-def _without_fixtures(plugins: Iterable[object]) -> list[object]:
-    """The plugins among pytest's own in which a look for fixtures finds none."""
+def _fixture_names(plugins: Iterable[object]) -> dict[int, list[str]]:
+    """The names of the fixtures in each of pytest's own plugins, by the plugin's id."""
     import inspect
 
     from _pytest import fixtures
 
-    def has_any(plugin: object) -> bool:
+    def names(plugin: object) -> list[str]:
         holder = plugin if isinstance(plugin, (type, types.ModuleType)) else type(plugin)
-        found = (inspect.getattr_static(holder, name, None) for name in dir(plugin))
-        return any(type(value) is fixtures.FixtureFunctionDefinition for value in found)
+        found = {name: inspect.getattr_static(holder, name, None) for name in dir(plugin)}
+        return [name for name, value in found.items() if type(value) is fixtures.FixtureFunctionDefinition]
 
-    return [plugin for plugin in plugins if not has_any(plugin)]
+    return {id(plugin): names(plugin) for plugin in plugins}
 
 
-def _pass_over(barren: list[object]) -> None:
-    """Spare the session's look for fixtures in plugins known to have none: a third of a small run."""
+def _look_only_at(names: dict[int, list[str]]) -> None:
+    """Spare the session's look at every attribute of plugins whose fixtures are known."""
     from _pytest import fixtures
 
-    known, real = {id(plugin) for plugin in barren}, fixtures.FixtureManager.parsefactories
+    def listing(*holder: object) -> list[str]:
+        known = names.get(id(holder[0])) if holder else None
+        return dir(*holder) if known is None else known
 
-    def parsefactories(self: Any, *args: Any, **named: Any) -> None:
-        if id(named.get("holder")) not in known:
-            real(self, *args, **named)
+    vars(fixtures)["dir"] = listing
 
-    fixtures.FixtureManager.parsefactories = parsefactories  # type: ignore[method-assign]
+
+def _entry_points(folder: str) -> dict[str, str | None]:
+    """The text of every `entry_points.txt` of the packages in `folder`, by the place of its package."""
+    from importlib import metadata
+
+    found = metadata.distributions(path=[folder])
+    return {
+        str(d._path): d.read_text("entry_points.txt")
+        for d in found
+        if isinstance(d, metadata.PathDistribution)
+    }
+
+
+def _read_once(texts: dict[str, str | None]) -> None:
+    """Spare opening the same files for plugins, twice in every run; a box cannot change them."""
+    from importlib import metadata
+
+    real = metadata.PathDistribution.read_text
+
+    def read_text(self: Any, filename: Any) -> str | None:
+        place = str(self._path)
+        return texts[place] if filename == "entry_points.txt" and place in texts else real(self, filename)
+
+    metadata.PathDistribution.read_text = read_text  # type: ignore[method-assign]
