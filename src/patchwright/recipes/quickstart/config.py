@@ -51,13 +51,13 @@ class ExpertConfig(Config):
 class EvalConfig(Config):
     """The evaluations after initialisation, after SFT and after RL."""
 
-    tasks: int = 50
+    tasks: int = 40
     """Held-out tasks: compositions never trained on."""
     samples: int = 8
     """Attempts per held-out task."""
-    harder_tasks: int = 30
+    harder_tasks: int = 40
     """Tasks of the second set: hand-written kinds of function never trained on."""
-    harder_samples: int = 2
+    harder_samples: int = 1
     """Attempts per task of the second set."""
     init_samples: int = 2
     """Attempts per held-out task of the untrained model, which never gets anywhere."""
@@ -86,7 +86,7 @@ class QuickstartConfig(Config):
     )
     """Supervised fine-tuning."""
     rl: RlConfig = RlConfig(
-        steps=9, train=TrainConfig(lr=4e-4, betas=(0.9, 0.95), weight_decay=0.0, minibatches=2)
+        steps=6, train=TrainConfig(lr=4e-4, betas=(0.9, 0.95), weight_decay=0.0, minibatches=2)
     )
     """Reinforcement learning."""
     evaluation: EvalConfig = EvalConfig()
