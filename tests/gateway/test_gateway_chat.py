@@ -257,3 +257,20 @@ def test_hostile_text_in_an_observation_cannot_end_a_turn():
 
     turn = talk(test, engine(["a"])).turns[0]
     assert sum(token in renderer().stop_ids for token in turn.prompt_ids) == 1
+
+
+def test_several_choices_are_recorded_and_each_can_be_continued():
+    async def test(client, session):
+        messages = [{"role": "user", "content": "fix mod.py"}]
+        answer = await client.chat.completions.create(model="policy", messages=messages, n=3)
+        texts = [choice.message.content for choice in answer.choices]
+        assert sorted(texts) == ["one", "three", "two"]
+        assert [choice.index for choice in answer.choices] == [0, 1, 2]
+        assert answer.usage.completion_tokens == sum(len(turn.completion_ids) for turn in session.turns)
+        second = {"role": "assistant", "content": texts[1]}
+        messages += [second, {"role": "user", "content": "go on"}]
+        await client.chat.completions.create(model="policy", messages=messages)
+
+    session = talk(test, engine(["one", "two", "three", "end"]), sampling=Sampling(seed=5))
+    assert [turn.parent for turn in session.turns] == [None, None, None, 1]
+    assert len({turn.prompt_ids for turn in session.turns[:3]}) == 1

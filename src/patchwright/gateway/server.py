@@ -260,9 +260,9 @@ def _retried(request: Request) -> bool:
 
 
 async def _whole(call: Call, request: Request) -> Response:
-    reply = await asyncio.shield(call.task)
+    replies = await asyncio.shield(call.task)
     call.delivered = not await request.is_disconnected()
-    return _json(reply_json(reply))
+    return _json(reply_json(replies))
 
 
 async def _health(request: Request) -> Response:

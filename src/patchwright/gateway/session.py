@@ -7,17 +7,18 @@ a call that succeeds becomes a `Turn`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from patchwright.engine.base import Engine
 from patchwright.errors import EngineBusy, EngineError, InfraError
 from patchwright.gateway.history import History, Match, digest
-from patchwright.gateway.wire import ChatRequest, Reply, parse_request, reply_json, request_sampling
+from patchwright.gateway.wire import ChatRequest, Reply, message_json, parse_request, request_sampling
 from patchwright.render import Renderer
 from patchwright.types import Completion, Endpoint, Finish, Sampling, Turn
 
@@ -40,12 +41,13 @@ class Call:
 
     id: str
     number: int
-    """Calls of the session before this one."""
+    """Replies asked of the session before this call."""
     request: ChatRequest
     stop: tuple[str, ...]
     """Strings that end the reply: the session's and the request's."""
     started: float = field(default_factory=time.time)
-    task: asyncio.Task[Reply] = field(init=False)
+    task: asyncio.Task[tuple[Reply, ...]] = field(init=False)
+    """Ends with the choices of the answer."""
     ids: list[int] = field(default_factory=list)
     """Sampled so far, for streaming."""
     grew: asyncio.Event = field(default_factory=asyncio.Event)
@@ -141,7 +143,7 @@ class Session:
             request=request,
             stop=(*self._sampling.stop, *request.stop),
         )
-        self._count += 1
+        self._count += request.n
         call.task = asyncio.create_task(self._answer(call, key))
         call.task.add_done_callback(lambda task: self._settle(call, key, task))
         self._calls[key] = call
@@ -163,38 +165,53 @@ class Session:
         for key in done[: max(0, len(self._calls) - _KEPT_CALLS)]:
             del self._calls[key]
 
-    def _settle(self, call: Call, key: bytes, task: asyncio.Task[Reply]) -> None:
+    def _settle(self, call: Call, key: bytes, task: asyncio.Task[tuple[Reply, ...]]) -> None:
         """Wake who streams; forget a call that failed, so that a retry tries again."""
         call.grew.set()
         failed = task.cancelled() or task.exception() is not None
         if failed and self._calls.get(key) is call:
             del self._calls[key]
 
-    async def _answer(self, call: Call, key: bytes) -> Reply:
+    async def _answer(self, call: Call, key: bytes) -> tuple[Reply, ...]:
         try:
-            reply = await self._sample(call)
+            replies = await self._sample(call)
         except InfraError as error:
             self._failures[key] = error
             raise
         self._failures.pop(key, None)
-        return reply
+        return replies
 
-    async def _sample(self, call: Call) -> Reply:
+    async def _sample(self, call: Call) -> tuple[Reply, ...]:
         request = call.request
         match = self._history.match(request.messages, request.tools)
         parent, before, new_ids = self._prompt(request, match)
         prompt = [*before, *new_ids]
         if len(prompt) >= self._engine.max_context:
             raise self._context_full(len(prompt))
-        completion = await self._generate(prompt, self._sampling_of(call), call)
+        replies = []
+        for index, completion in enumerate(await self._completions(prompt, call)):
+            turn = self._turn(parent, new_ids, completion, call.started)
+            replies.append(self._reply(call, index, turn, completion, len(prompt)))
+            self._record(request, match, turn, replies[-1])
+        return tuple(replies)
+
+    async def _completions(self, prompt: list[int], call: Call) -> list[Completion]:
+        """As many as the request asks for, or none: the first failure ends the others."""
+        sampling = self._sampling_of(call)
+        async with _ungrouped(), asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self._completion(prompt, _moved(sampling, index), call))
+                for index in range(call.request.n)
+            ]
+        return [task.result() for task in tasks]
+
+    async def _completion(self, prompt: list[int], sampling: Sampling, call: Call) -> Completion:
+        completion = await self._generate(prompt, sampling, call)
         if completion.finish is Finish.ABORT:
             raise EngineError("the engine aborted the request; try it again")
         if not completion.token_ids:
             raise self._context_full(len(prompt))
-        turn = self._turn(parent, new_ids, completion, call.started)
-        reply = self._reply(call, turn, completion, len(prompt))
-        self._record(request, match, turn, reply)
-        return reply
+        return completion
 
     def _prompt(self, request: ChatRequest, match: Match) -> tuple[int | None, list[int], list[int]]:
         """The turn continued, its ids, and the ids after them; (None, [], all ids) for a new chain."""
@@ -217,11 +234,10 @@ class Session:
         return [token for ids in reversed(chain) for token in ids]
 
     def _sampling_of(self, call: Call) -> Sampling:
-        """A session's seed is moved on by every call, so that an equal request samples anew."""
+        """A session's seed is moved on by every reply, so that an equal request samples anew."""
         sampling = request_sampling(call.request, self._sampling, pinned=self._pinned)
-        seed = None if sampling.seed is None else sampling.seed + call.number
         stop_ids = tuple(sorted({*sampling.stop_ids, *self._renderer.stop_ids}))
-        return replace(sampling, seed=seed, stop_ids=stop_ids)
+        return _moved(replace(sampling, stop_ids=stop_ids), call.number)
 
     async def _generate(self, prompt: list[int], sampling: Sampling, call: Call) -> Completion:
         def on_tokens(ids: Sequence[int]) -> None:
@@ -256,12 +272,13 @@ class Session:
             seconds=time.time() - started,
         )
 
-    def _reply(self, call: Call, turn: Turn, completion: Completion, prompt_tokens: int) -> Reply:
+    def _reply(self, call: Call, index: int, turn: Turn, completion: Completion, prompt_tokens: int) -> Reply:
         parsed = self._renderer.parse(turn.completion_ids, call.request.tools)
         return Reply(
             id=call.id,
             created=int(call.started),
             model=self.endpoint.model,
+            index=index,
             content=cut(parsed.content, call.stop),
             reasoning=parsed.reasoning,
             tool_calls=parsed.tool_calls,
@@ -272,7 +289,7 @@ class Session:
         )
 
     def _record(self, request: ChatRequest, match: Match, turn: Turn, reply: Reply) -> None:
-        message = reply_json(reply)["choices"][0]["message"]
+        message = message_json(reply)
         system = [message for message in request.messages[:1] if message["role"] == "system"]
         kind = digest(b"", [request.tools or [], [first["content"] for first in system]])
         self._history.record(match, message, turn.id)
@@ -281,6 +298,19 @@ class Session:
         self._conversations[kind] = [*request.messages, message]
         if self._on_turn is not None:
             self._on_turn(turn)
+
+
+def _moved(sampling: Sampling, by: int) -> Sampling:
+    return replace(sampling, seed=None if sampling.seed is None else sampling.seed + by)
+
+
+@contextlib.asynccontextmanager
+async def _ungrouped() -> AsyncIterator[None]:
+    """What one of several tasks raised, as if it had been the only one."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
 
 
 def cut(text: str, stops: Sequence[str]) -> str:

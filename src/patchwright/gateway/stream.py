@@ -57,7 +57,7 @@ async def _events(call: Call, renderer: Renderer, model: str, request: Request) 
                 yield _event(chunk_json(head, delta))
             await asyncio.sleep(_PACE)
     try:
-        reply = await call.task
+        (reply,) = await call.task
     except (asyncio.CancelledError, AgentError, InfraError, Stopped) as error:
         yield _event(error_json(str(error) or "the session is closed", "server_error"))
         return

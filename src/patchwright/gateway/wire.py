@@ -23,6 +23,7 @@ __all__ = [
     "chunk_json",
     "dumps",
     "error_json",
+    "message_json",
     "parse_request",
     "reply_json",
     "request_sampling",
@@ -31,6 +32,7 @@ __all__ = [
 
 Json = dict[str, Any]
 _ROLES = ("system", "developer", "user", "assistant", "tool")
+_MAX_CHOICES = 128
 
 
 class BadRequest(Exception):
@@ -46,6 +48,8 @@ class ChatRequest:
 
     messages: list[Json]
     """Content is text (parts joined), never absent."""
+    n: int = 1
+    """Replies to sample, each from the same prompt."""
     tools: list[Json] | None = None
     stream: bool = False
     include_usage: bool = False
@@ -59,12 +63,14 @@ class ChatRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reply:
-    """What the model answered. Example: `Reply(id="chatcmpl-ab-0", created=1, content="Done.")`"""
+    """One choice of an answer. Example: `Reply(id="chatcmpl-ab-0", created=1, content="Done.")`"""
 
     id: str
     created: int
     """Seconds since the epoch."""
     model: str = "policy"
+    index: int = 0
+    """Its place among the choices."""
     content: str = ""
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
@@ -85,11 +91,15 @@ def parse_request(body: bytes) -> ChatRequest:
         raise BadRequest(f"the body is not JSON: {error}") from None
     if not isinstance(data, dict):
         raise BadRequest("the body must be a JSON object")
-    if _number(data, "n", int) not in (None, 1):
-        raise BadRequest("`n` must be 1: send one request per sample")
+    n = _number(data, "n", int, 1) or 1
+    if n > _MAX_CHOICES:
+        raise BadRequest(f"`n` must be at most {_MAX_CHOICES}")
+    if n > 1 and data.get("stream"):
+        raise BadRequest("`n` must be 1 in a stream: leave `stream` out, or send one request per sample")
     options = data.get("stream_options")
     return ChatRequest(
         messages=_messages(data),
+        n=n,
         tools=_tools(data),
         stream=bool(data.get("stream")),
         include_usage=isinstance(options, dict) and bool(options.get("include_usage")),
@@ -201,15 +211,28 @@ def _number(data: Json, key: str, kind: type[Any], least: float | None = None) -
 # --- responses --------------------------------------------------------------------------------
 
 
-def reply_json(reply: Reply) -> Json:
-    """The `chat.completion` object."""
+def reply_json(replies: Sequence[Reply]) -> Json:
+    """The `chat.completion` object of an answer's choices, at least one."""
+    choices = [
+        {
+            "index": reply.index,
+            "message": message_json(reply),
+            "finish_reason": _finish(reply),
+            "logprobs": None,
+        }
+        for reply in replies
+    ]
+    return {**_envelope(replies[0], "chat.completion"), "choices": choices, "usage": _usage(replies)}
+
+
+def message_json(reply: Reply) -> Json:
+    """The assistant's message of a choice."""
     message: Json = {"role": "assistant", "content": reply.content}
     if reply.reasoning:
         message["reasoning_content"] = reply.reasoning
     if reply.tool_calls:
         message["tool_calls"] = _calls_json(reply)
-    choice = {"index": 0, "message": message, "finish_reason": _finish(reply), "logprobs": None}
-    return {**_envelope(reply, "chat.completion"), "choices": [choice], "usage": _usage(reply)}
+    return message
 
 
 def chunk_json(reply: Reply, delta: Json, *, last: bool = False) -> Json:
@@ -220,7 +243,7 @@ def chunk_json(reply: Reply, delta: Json, *, last: bool = False) -> Json:
 
 def usage_chunk_json(reply: Reply) -> Json:
     """The chunk after the last, asked for by `stream_options.include_usage`."""
-    return {**_envelope(reply, "chat.completion.chunk"), "choices": [], "usage": _usage(reply)}
+    return {**_envelope(reply, "chat.completion.chunk"), "choices": [], "usage": _usage([reply])}
 
 
 def calls_delta(reply: Reply) -> Json:
@@ -228,13 +251,14 @@ def calls_delta(reply: Reply) -> Json:
     return {"tool_calls": [{"index": index, **call} for index, call in enumerate(_calls_json(reply))]}
 
 
-def _usage(reply: Reply) -> Json:
-    """Token counts: the whole prompt, and what was sampled."""
+def _usage(replies: Sequence[Reply]) -> Json:
+    """Token counts: the whole prompt once, and all that was sampled."""
+    prompt, completion = replies[0].prompt_tokens, sum(reply.completion_tokens for reply in replies)
     return {
-        "prompt_tokens": reply.prompt_tokens,
-        "completion_tokens": reply.completion_tokens,
-        "total_tokens": reply.prompt_tokens + reply.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": reply.cached_tokens},
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": replies[0].cached_tokens},
     }
 
 
@@ -254,9 +278,10 @@ def _envelope(reply: Reply, kind: str) -> Json:
 
 
 def _calls_json(reply: Reply) -> list[Json]:
+    answer = reply.id.removeprefix("chatcmpl-") + (f"_{reply.index}" if reply.index else "")
     return [
         {
-            "id": f"call_{reply.id.removeprefix('chatcmpl-')}_{index}",
+            "id": f"call_{answer}_{index}",
             "type": "function",
             "function": {"name": call.name, "arguments": call.arguments},
         }
