@@ -102,6 +102,11 @@ PROJECTS = {
         },
         "-s",
     ),
+    "broken import": (
+        {"mod.py": b"def f(:\n", "test_a.py": b"from mod import f\n\ndef test_a():\n    f()\n"},
+        "-q",
+    ),
+    "broken import, long": ({"mod.py": b"1 / 0\n", "test_a.py": b"import mod\n"}, "--tb=long --full-trace"),
     "exits early": ({"test_a.py": b"import sys\nsys.exit(3)\n"}, "-q"),
     "long output before an error": (
         {

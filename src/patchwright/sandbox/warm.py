@@ -17,7 +17,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from patchwright.sandbox.prebuilt import prebuild
+from patchwright.sandbox.prebuilt import prebuild, remember_statements
 
 _REQUESTS = "/run/warm"
 _COLD = "cold"
@@ -83,6 +83,11 @@ def test_skipped():
     pass
 """
 """Run once, so that what pytest imports late is imported too."""
+_LESSONS = {
+    "test_patchwright_lesson.py": _LESSON,
+    "test_patchwright_import.py": "import patchwright_broken\n",
+    "patchwright_broken.py": "def broken(\n",
+}
 
 
 class Warm:
@@ -122,6 +127,7 @@ def preload(names: list[str]) -> Warm | None:
     if "pytest" not in names or not os.path.exists(program):
         return None
     before = {name for name in sys.modules if name.partition(".")[0] != "patchwright"}
+    remember_statements()
     _rehearse()
     kept = frozenset(name for name in sys.modules if name in before or _keeps_nothing(name))
     return Warm(kept, program, prebuild(program))
@@ -133,7 +139,8 @@ def _keeps_nothing(name: str) -> bool:
 
 
 def _rehearse() -> None:
-    """Run a small test session, unheard, and leave only its imports behind."""
+    """Run small test sessions, unheard: one that passes and fails, one that cannot import. Leave only their
+    imports behind, and what is remembered of pytest's own source."""
     import shutil
     import tempfile
 
@@ -147,9 +154,12 @@ def _rehearse() -> None:
     os.dup2(null, 1)
     os.dup2(null, 2)
     try:
-        with open(os.path.join(folder, "test_patchwright_lesson.py"), "w", encoding="utf-8") as file:
-            file.write(_LESSON)
-        pytest.main(["-q", "-rA", f"--rootdir={folder}", "-c", os.devnull, folder])
+        for name, text in _LESSONS.items():
+            with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                file.write(text)
+        for name in ("lesson", "import"):
+            test = os.path.join(folder, f"test_patchwright_{name}.py")
+            pytest.main(["-q", "-rA", f"--rootdir={folder}", "-c", os.devnull, test])
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -162,7 +172,7 @@ def _rehearse() -> None:
         os.environ.update(environ)
         sys.path[:], sys.meta_path[:] = path, meta_path
         for name in set(sys.modules) - modules:
-            if name.startswith("test_patchwright_lesson"):
+            if name.startswith(("test_patchwright_", "patchwright_broken")):
                 del sys.modules[name]
         sys.path_importer_cache.clear()
 

@@ -35,7 +35,7 @@ _INI = "[pytest]\naddopts = --disable-plugin-autoload -p no:cacheprovider\n"
 _COMPOSED_SHARE = 0.85
 _MAX_ISSUE, _MAX_MODULE, _MAX_TESTS = 100, 420, 600  # characters; keeps an attempt within a small context
 _MAX_CASES = 3
-_LIMITS = Limits(exec_seconds=10, test_seconds=30, attempt_seconds=300, memory_mb=1024, disk_mb=64)
+_LIMITS = Limits(exec_seconds=5, test_seconds=10, attempt_seconds=300, memory_mb=1024, disk_mb=64)
 
 
 class SynthesisConfig(Config):

@@ -20,7 +20,7 @@ _AGENT = BashConfig(
     instance="{{ task.prompt }}",
     format_error="<returncode>1</returncode>\n<output>\nformat error: give one bash block\n</output>",
     max_turns=8,
-    exec_timeout=10,
+    exec_timeout=5,
     max_output=1200,
     max_format_errors=3,
 )
