@@ -51,7 +51,7 @@ class ExpertConfig(Config):
 class EvalConfig(Config):
     """The evaluations after initialisation, after SFT and after RL."""
 
-    tasks: int = 40
+    tasks: int = 50
     """Held-out tasks: compositions never trained on."""
     samples: int = 8
     """Attempts per held-out task."""
@@ -80,7 +80,7 @@ class QuickstartConfig(Config):
     experts: ExpertConfig = ExpertConfig()
     """Expert trajectories."""
     sft: SftConfig = SftConfig(
-        epochs=2.5,
+        epochs=2.1,
         context_weight=0.3,
         train=TrainConfig(lr=2e-3, betas=(0.9, 0.98), weight_decay=0.1, normalise="token"),
     )
