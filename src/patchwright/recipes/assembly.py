@@ -13,6 +13,7 @@ from patchwright.config import Config
 from patchwright.engine.base import Engine
 from patchwright.engine.config import LocalEngineConfig
 from patchwright.engine.process import ProcessEngine
+from patchwright.engine.scripted import ScriptedEngine
 from patchwright.gateway.server import Gateway
 from patchwright.grade.tests import Grader
 from patchwright.render import Renderer
@@ -102,6 +103,14 @@ async def open_line(
     """The line over an engine, through a gateway of its own."""
     async with Gateway(engine, renderer) as gateway:
         yield Line(backend=backend, agent=agent, model=gateway, grade=Grader(backend))
+
+
+@asynccontextmanager
+async def open_expert_line(backend: SandboxBackend, agent: Agent, renderer: Renderer) -> AsyncIterator[Line]:
+    """The line for experts: every attempt brings its own script, so nobody else is there to answer."""
+    nobody = ScriptedEngine((), renderer.encode, renderer.decode, stop_id=renderer.stop_ids[0])
+    async with open_line(backend, agent, nobody, renderer) as line:
+        yield line
 
 
 @asynccontextmanager

@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from patchwright.engine.scripted import ScriptedEngine
-from patchwright.recipes.assembly import LineConfig, assemble, open_agent, open_boxes, open_line
+from patchwright.recipes.assembly import LineConfig, assemble, open_agent, open_boxes, open_expert_line
 from patchwright.recipes.evaluate import Result, evaluate, result
 from patchwright.recipes.experts import Experts
 from patchwright.recipes.progress import View
@@ -52,8 +51,7 @@ async def run_expert(
         agent = await stack.enter_async_context(open_agent(config.agent))
         backend = await stack.enter_async_context(open_boxes(config.sandbox))
         renderer = Renderer.load(str(model))
-        nobody = ScriptedEngine((), renderer.encode, renderer.decode, stop_id=renderer.stop_ids[0])
-        line = await stack.enter_async_context(open_line(backend, agent, nobody, renderer))
+        line = await stack.enter_async_context(open_expert_line(backend, agent, renderer))
         experts = Experts(line, renderer, run, stage=STAGE, seed=config.seed)
         with view.stage("expert", total=len(chosen)) as progress:
             found = result(await experts.roll(chosen, 0, mix, progress))

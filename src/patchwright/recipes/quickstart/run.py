@@ -9,14 +9,13 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from patchwright.agent.base import Agent
 from patchwright.engine.base import Engine
-from patchwright.engine.scripted import ScriptedEngine
-from patchwright.recipes.assembly import open_agent, open_boxes, open_engine, open_line
+from patchwright.recipes.assembly import open_agent, open_boxes, open_engine, open_expert_line, open_line
 from patchwright.recipes.evaluate import evaluate
 from patchwright.recipes.experts import Experts
 from patchwright.recipes.progress import View
@@ -90,12 +89,8 @@ class Quickstart:
             line = open_line(self._backend, self._agent, engine, Renderer.load(str(folder)))
             yield await stack.enter_async_context(line), engine
 
-    @asynccontextmanager
-    async def _scripted(self, renderer: Renderer) -> AsyncIterator[Line]:
-        """The line for experts: every attempt brings its own script."""
-        nobody = ScriptedEngine((), renderer.encode, renderer.decode, stop_id=renderer.stop_ids[0])
-        async with open_line(self._backend, self._agent, nobody, renderer) as line:
-            yield line
+    def _experts(self, renderer: Renderer) -> AbstractAsyncContextManager[Line]:
+        return open_expert_line(self._backend, self._agent, renderer)
 
     # --- stages -------------------------------------------------------------------------------
 
@@ -105,7 +100,7 @@ class Quickstart:
             return
         tasks = sets.sft[: self._config.tokenizer.attempts]
         with tempfile.TemporaryDirectory() as folder:
-            await make_tokenizer(self._scripted, self._run, tasks, self._config, Path(folder), self._view)
+            await make_tokenizer(self._experts, self._run, tasks, self._config, Path(folder), self._view)
             await create_model(self._weights(0), self._config.model, Path(folder))
 
     async def _fine_tune(self, sets: TaskSets) -> None:
@@ -115,7 +110,7 @@ class Quickstart:
             return
         renderer = Renderer.load(str(self._weights(0)))
         async with (
-            self._scripted(renderer) as line,
+            self._experts(renderer) as line,
             TrainerProcess(self._weights(0), self._config.sft.train) as trainer,
         ):
             experts = Experts(line, renderer, self._run, seed=self._config.line.seed)
