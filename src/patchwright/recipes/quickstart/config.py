@@ -51,7 +51,7 @@ class ExpertConfig(Config):
 class EvalConfig(Config):
     """The evaluations after initialisation, after SFT and after RL."""
 
-    tasks: int = 50
+    tasks: int = 60
     """Held-out tasks: compositions never trained on."""
     samples: int = 8
     """Attempts per held-out task."""
@@ -86,7 +86,7 @@ class QuickstartConfig(Config):
     )
     """Supervised fine-tuning."""
     rl: RlConfig = RlConfig(
-        steps=6, train=TrainConfig(lr=4e-4, betas=(0.9, 0.95), weight_decay=0.0, minibatches=2)
+        steps=6, train=TrainConfig(lr=2.5e-4, betas=(0.9, 0.95), weight_decay=0.0, minibatches=2)
     )
     """Reinforcement learning."""
     evaluation: EvalConfig = EvalConfig()
