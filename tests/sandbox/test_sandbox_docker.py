@@ -15,6 +15,7 @@ from patchwright.errors import ConfigError, SandboxError
 from patchwright.sandbox.base import BoxSpec
 from patchwright.sandbox.check import CHECKS, run_check
 from patchwright.sandbox.docker import DockerBackend
+from patchwright.types import Limits
 
 pytestmark = pytest.mark.docker
 
@@ -23,12 +24,14 @@ _SOCKET = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removepre
 _LEAVES_A_BOX = """
 import asyncio, os, signal, sys
 from patchwright.sandbox.base import BoxSpec
-from patchwright.sandbox.docker import DockerBackend, _container
+from patchwright.sandbox.docker import DockerBackend
+from patchwright.types import Limits
+from patchwright.sandbox.docker_container import container
 
 async def run():
     backend = DockerBackend(default_image=sys.argv[1])
     await backend.open(BoxSpec())
-    await backend._create("patchwright-" + backend._run, sys.argv[1], _container(BoxSpec(), backend._run))
+    await backend._create("patchwright-" + backend._run, container(BoxSpec(), sys.argv[1], backend._run))
     print(backend._run, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -140,3 +143,72 @@ def test_a_failed_opening_leaves_no_container(image):
         return containers_of(backend._run)
 
     assert within(DockerBackend(default_image=image), work) == []
+
+
+def images_of(run):
+    label = json.dumps({"label": [f"patchwright.run={run}"]})
+    return [one["Id"] for one in ask("/images/json", all="1", filters=label).json()]
+
+
+def test_a_fork_of_a_named_image_has_all_of_its_files_and_leaves_no_image(image):
+    async def work(backend):
+        box = await backend.open(BoxSpec(image=image, workdir="/srv/repo"))
+        await box.exec(
+            "echo new > /usr/bin/new; rm /etc/debian_version; echo t > /tmp/t; echo r > r; chmod 600 r"
+        )
+        fork = await box.fork()
+        second = await fork.fork()
+        await box.exec("echo changed > r")
+        made = len(images_of(backend._run))
+        for one in (fork, second):
+            found = await one.exec("cat /usr/bin/new /tmp/t r; stat -c %a r; ls /etc/debian_version")
+            assert found.output.startswith("new\nt\nr\n600\n") and found.code != 0, found
+        await fork.close()
+        assert (await second.exec("cat r")).output == "r\n"
+        await second.close()
+        return made, images_of(backend._run)
+
+    backend = DockerBackend()
+    made, left = within(backend, work)
+    assert made == 2
+    assert left == [] and images_of(backend._run) == []
+
+
+async def until(condition):
+    for _ in range(600):
+        if condition():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("it did not happen in time")
+
+
+def test_warm_containers_serve_one_box_each_and_go_with_the_backend(image):
+    async def work(backend):
+        boxes = []
+        for number in range(4):
+            box = await backend.open(BoxSpec(env={"NUMBER": str(number)}, workdir="/srv/repo"))
+            assert (await box.exec("ls; echo $NUMBER; touch left")).output == f"{number}\n"
+            boxes.append(box)
+            await until(lambda: not backend._warm._filling)
+        assert len({box._container.name for box in boxes}) == 4
+        assert len(containers_of(backend._run)) == 4 + 2
+        fork = await boxes[0].fork()
+        assert (await fork.exec("ls; echo $NUMBER")).output == "left\n0\n"
+        other = await backend.open(BoxSpec(limits=Limits(processes=77)))
+        assert (await other.exec("pwd")).output == "/testbed\n"
+
+    backend = DockerBackend(default_image=image, warm=2)
+    within(backend, work)
+    assert containers_of(backend._run) == []
+
+
+def test_a_dead_warm_container_is_not_handed_out(image):
+    async def work(backend):
+        await (await backend.open(BoxSpec())).close()
+        await until(lambda: not backend._warm._filling)
+        (ready,) = backend._warm._ready.values()
+        await backend._api.remove(ready[0].name)
+        await until(lambda: not ready[0].channel.alive)
+        return await (await backend.open(BoxSpec())).exec("echo fine")
+
+    assert within(DockerBackend(default_image=image, warm=1), work).output == "fine\n"

@@ -2,6 +2,7 @@
 
 import io
 import os
+import struct
 import tarfile
 from pathlib import Path
 
@@ -10,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patchwright.errors import ConfigError
-from patchwright.sandbox import archive, wire
+from patchwright.sandbox import archive, seccomp, wire
 from patchwright.sandbox.check_tools import tar_of
+from patchwright.sandbox.docker_api import engine_socket
 from patchwright.sandbox.output import HEAD, TAIL, Output, render
 from patchwright.sandbox.select import open_backend
 
@@ -111,3 +113,29 @@ def test_a_backend_is_picked_by_name():
         open_backend("chroot")
     with pytest.raises(ConfigError, match="takes no image"):
         open_backend("namespace", image="python:3.12")
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_the_filter_of_system_calls_is_a_sound_program(machine):
+    """Every jump of it lands inside, and each way ends in a verdict."""
+    program = seccomp.program(machine)
+    steps = [struct.unpack_from("=HBBI", program, at) for at in range(0, len(program), 8)]
+    assert steps[-1][0] == 0x06
+    for at, (code, yes, no, _) in enumerate(steps):
+        assert code == 0x06 or at + 1 + max(yes, no) < len(steps)
+    assert seccomp.program("s390x") == b""
+
+
+def test_the_engine_is_found(monkeypatch, tmp_path):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///somewhere.sock")
+    assert engine_socket() == "/somewhere.sock"
+    monkeypatch.setenv("DOCKER_HOST", "tcp://1.2.3.4:2375")
+    with pytest.raises(ConfigError, match="Unix socket"):
+        engine_socket()
+    monkeypatch.delenv("DOCKER_HOST")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    podman = tmp_path / "podman" / "podman.sock"
+    podman.parent.mkdir()
+    podman.touch()
+    docker = Path("/var/run/docker.sock")
+    assert engine_socket() == str(docker if docker.exists() else podman)

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from patchwright.errors import PatchwrightError
+from patchwright.errors import ConfigError, PatchwrightError
 from patchwright.sandbox.base import BoxSpec
-from patchwright.sandbox.select import open_backend
+from patchwright.sandbox.docker_api import engine_socket
+from patchwright.sandbox.namespace import NamespaceBackend
 
 __all__ = ["Finding", "diagnose"]
 
@@ -22,7 +23,6 @@ _DISK_GB = 2.0
 """The quickstart's run folder stays well under this."""
 _MEMORY_GB = 3.0
 """Model, trainer and 64 boxes of the quickstart together."""
-_DOCKER = Path("/var/run/docker.sock")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,17 +97,17 @@ def _package(name: str, more: str, mend: str) -> Finding:
 
 
 def _docker() -> Finding:
-    mend = "only for docker boxes: start Docker, or join its group"
-    if not _DOCKER.exists():
-        detail = f"no {_DOCKER}"
-        return Finding(name="docker", ok=False, detail=detail, mend=mend, needed=False)
+    mend = "only for docker boxes: start Docker or Podman's socket, join its group, or set DOCKER_HOST"
     try:
+        path = engine_socket()
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(2)
-            client.connect(str(_DOCKER))
-        return Finding(name="docker", ok=True, detail=f"{_DOCKER} answers", needed=False)
+            client.connect(path)
+        return Finding(name="docker", ok=True, detail=f"{path} answers", needed=False)
+    except ConfigError as error:
+        return Finding(name="docker", ok=False, detail=str(error), mend=mend, needed=False)
     except OSError as error:
-        return Finding(name="docker", ok=False, detail=f"{_DOCKER}: {error}", mend=mend, needed=False)
+        return Finding(name="docker", ok=False, detail=f"{path}: {error}", mend=mend, needed=False)
 
 
 def _disk(folder: Path) -> Finding:
@@ -121,15 +121,26 @@ def _disk(folder: Path) -> Finding:
 
 async def _boxes() -> Finding:
     """Open a real namespace box and run a command: no kernel setting says as much."""
-    backend = open_backend("namespace")
+    backend = NamespaceBackend()
     try:
         box = await backend.open(BoxSpec())
-        done = await box.exec("git --version && python3 --version")
+        done = await box.exec("git --version && python3 --version && grep Seccomp: /proc/self/status")
         await box.close()
-        detail = "a namespace box opened and ran a command" if done.code == 0 else done.output[-300:]
-        return Finding(name="boxes", ok=done.code == 0, detail=detail, mend="git and python3 must be in PATH")
+        if done.code:
+            mend = "git and python3 must be in PATH"
+            return Finding(name="boxes", ok=False, detail=done.output[-300:], mend=mend)
+        detail = f"a namespace box opened and ran a command; {_bounds(await backend.controllers())}; "
+        filtered = done.output.split()[-1] == "2"
+        calls = "needless system calls are refused" if filtered else "no filter of system calls here"
+        return Finding(name="boxes", ok=True, detail=detail + calls)
     except PatchwrightError as error:
         mend = "allow unprivileged user namespaces, or use `-s line.sandbox.use=docker`"
         return Finding(name="boxes", ok=False, detail=str(error), mend=mend)
     finally:
         await backend.close()
+
+
+def _bounds(controllers: list[str]) -> str:
+    if not controllers:
+        return "memory is bounded for each process only, there are no control groups for this user"
+    return f"each box is bounded as a whole by control groups ({', '.join(controllers)})"

@@ -1,8 +1,8 @@
 """Unpacks the tar a box starts from. Standard library only; used inside the box and by `process.py`.
 
-Nothing lands outside the folder: absolute names, `..`, devices, and members behind a symbolic link are
-refused. Symbolic links are kept wherever they point (repositories have them). Executable bits, times
-and hard links are kept; owners are not.
+In `unpack` nothing lands outside the folder: absolute names, `..`, devices, and members behind a symbolic
+link are refused. Symbolic links are kept wherever they point (repositories have them). Executable bits,
+times and hard links are kept; owners are not. `pack` and `restore` copy a Docker box's files.
 """
 
 # ruff: noqa: PTH101, PTH102, PTH108, PTH112, PTH114, PTH211
@@ -10,11 +10,17 @@ and hard links are kept; owners are not.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
 import os
 import posixpath
+import stat
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+_DEPTH = 250
+"""Most folders below each other in what is packed."""
 
 
 class ArchiveError(Exception):
@@ -36,6 +42,76 @@ def unpack(data: bytes, into: str) -> None:
         raise ArchiveError(f"archive is damaged: {error}") from error
     for target, member in folders:  # last: a read-only folder must first be filled
         os.chmod(target, (member.mode & 0o777) | 0o700)
+
+
+def pack(folders: list[str]) -> bytes:
+    """A tar of these folders and all below them, for `restore`. Runs in the box whose folders they are.
+
+    Files that vanish meanwhile, and sockets, are left out. Raises OSError or MemoryError.
+    """
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for folder in folders:
+            if not any(folder.startswith(f"{other}/") for other in folders):
+                _pack(tar, folder, 0)
+    return buffer.getvalue()
+
+
+def _pack(tar: tarfile.TarFile, path: str, depth: int) -> None:
+    if depth > _DEPTH:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path)
+    with contextlib.suppress(FileNotFoundError):
+        member = tar.gettarinfo(path)
+        if member is None:
+            return  # a socket
+        if member.isreg():
+            with _readable(path, member.mode), open(path, "rb", opener=_plain) as file:
+                content = file.read()
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+            return
+        tar.addfile(member)
+        if member.isdir():
+            with _readable(path, member.mode):
+                for name in os.listdir(path):  # noqa: PTH208
+                    _pack(tar, posixpath.join(path, name), depth + 1)
+
+
+@contextlib.contextmanager
+def _readable(path: str, mode: int) -> Iterator[None]:
+    """Let this user, who owns it, read what is at `path`, for a moment."""
+    needed = mode | (stat.S_IRUSR | stat.S_IXUSR if os.path.isdir(path) else stat.S_IRUSR)
+    if needed == mode:
+        yield
+        return
+    os.chmod(path, needed)
+    try:
+        yield
+    finally:
+        os.chmod(path, mode)
+
+
+def _plain(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def restore(data: bytes) -> None:
+    """Put what `pack` took into the same folders of a new box, exactly. Raises OSError or ArchiveError.
+
+    The content is of a box, and so is the place: it can reach nothing here that it could not reach there.
+    """
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
+            if hasattr(tarfile, "fully_trusted_filter"):  # else nothing is filtered
+                tar.extraction_filter = tarfile.fully_trusted_filter
+            tar.extractall("/")
+            for member in tar:
+                if member.issym():  # whose times tarfile leaves
+                    with contextlib.suppress(OSError):
+                        times = (member.mtime, member.mtime)
+                        os.utime(f"/{member.name}", times, follow_symlinks=False)
+    except tarfile.TarError as error:
+        raise ArchiveError(f"archive is damaged: {error}") from error
 
 
 def _inside(path: str, name: str) -> str:

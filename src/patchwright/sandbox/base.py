@@ -6,7 +6,7 @@ not be made: the attempt is void.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -42,13 +42,30 @@ class Sandbox(Protocol):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         stdin: bytes = b"",
+        on_output: Callable[[bytes], None] | None = None,
     ) -> Exec:
         """Run `bash -c command`, one shell per call, and wait for it.
 
         `timeout` (seconds) defaults to `limits.exec_seconds`. On a timeout every process of the
         command is killed and the output so far is kept, with `code=124, timed_out=True`. A process
         left in the background by an earlier command may live on until the box closes.
+
+        `on_output` is called with the bytes of the output as they come, all of it, while the result
+        keeps head and tail as ever. It runs in the event loop and must not block; what it raises ends
+        the command and is raised here. A program that falls far behind is not waited for: it misses
+        the middle, and a line in its place says how many bytes.
+
         Raises SandboxError when the box is closed or has died.
+        """
+        ...
+
+    async def fork(self) -> Sandbox:
+        """An independent box of the same spec with a copy of this one's files; both go on.
+
+        Copied are the files of the working directory, the home, /tmp and /dev/shm, and whatever else the
+        image let the box write: content, modes, times, links and odd names. Processes and sockets are not.
+        It waits for the command that runs; what a background process writes meanwhile may be half there.
+        Raises SandboxError when the box is closed or cannot be copied.
         """
         ...
 

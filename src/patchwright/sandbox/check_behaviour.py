@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -46,6 +47,69 @@ async def long_output(backend: SandboxBackend) -> None:
         expect(output.startswith("FIRST\n") and output.endswith("\nLAST\n"), output[:50] + output[-50:])
         expect(4096 <= len(output) <= 1 << 20, len(output))
         expect(99_000_000 <= result.omitted <= 100_000_012, result.omitted)
+
+
+async def streamed_output(backend: SandboxBackend) -> None:
+    """Output is told as it comes, all of it, in order, before the command ends; the result is the same."""
+    chunks: list[bytes] = []
+    told = asyncio.Event()
+
+    def listen(data: bytes) -> None:
+        chunks.append(data)
+        told.set()
+
+    async with a_box(backend) as box:
+        command = r"echo first; while [ ! -e go ]; do sleep 0.05; done; printf '\xff'; echo last >&2"
+        running = asyncio.create_task(box.exec(command, on_output=listen))
+        async with asyncio.timeout(_PROMPT):
+            await told.wait()
+        expect(b"".join(chunks) == b"first\n" and not running.done(), chunks)
+        running.cancel()  # another command cannot make `go`: they take turns
+        await asyncio.gather(running, return_exceptions=True)
+        chunks.clear()
+        command = r"for i in $(seq 2000); do echo line $i; done; printf '\xff'; echo last >&2"
+        result = await box.exec(command, on_output=listen)
+        expect(
+            b"".join(chunks).decode("utf-8", "replace") == succeeds(result),
+            (chunks[-1:], result.output[-50:]),
+        )
+
+
+async def long_streamed_output(backend: SandboxBackend) -> None:
+    """Of 20 MB of output a listener is told all, or how much it missed; the result is bounded as ever."""
+    told: list[int] = []
+    missed: list[int] = []
+
+    def listen(data: bytes) -> None:
+        told.append(len(data))
+        missed.extend(int(number) for number in re.findall(rb"(\d+) bytes not streamed", data))
+
+    async with a_box(backend) as box:
+        result = await box.exec("head -c 20000000 /dev/zero", on_output=listen)
+        expect(result.code == 0 and result.omitted > 19_000_000, result.omitted)
+        notes = 64 * len(missed)
+        expect(20_000_000 <= sum(told) + sum(missed) <= 20_000_000 + notes, (sum(told), missed))
+
+
+async def slow_listener(backend: SandboxBackend) -> None:
+    """A listener that takes long over each chunk does not keep a command from its timeout."""
+    async with a_box(backend) as box:
+        result = await box.exec("yes", timeout=1, on_output=lambda _: time.sleep(0.02))
+        expect(result.timed_out and result.seconds < _PROMPT, (result.code, result.seconds))
+        expect(succeeds(await box.exec("echo again")) == "again\n", "the box works on")
+
+
+async def failing_listener(backend: SandboxBackend) -> None:
+    """What a listener raises ends the command and is raised; the box works on."""
+
+    def refuse(data: bytes) -> None:
+        raise ZeroDivisionError(data)
+
+    async with a_box(backend) as box:
+        started = time.monotonic()
+        await _raises(ZeroDivisionError, box.exec("echo x; sleep 60", on_output=refuse))
+        expect(time.monotonic() - started < _PROMPT, "not prompt")
+        expect(succeeds(await box.exec("echo again")) == "again\n", "the box works on")
 
 
 async def standard_input(backend: SandboxBackend) -> None:
@@ -290,6 +354,10 @@ BEHAVIOUR: tuple[Callable[[SandboxBackend], Awaitable[None]], ...] = (
     streams_in_order,
     output_that_is_no_text,
     long_output,
+    streamed_output,
+    long_streamed_output,
+    slow_listener,
+    failing_listener,
     standard_input,
     environment,
     working_directory,

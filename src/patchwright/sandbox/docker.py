@@ -6,95 +6,77 @@ of at least 3.9 with its standard library.
 
 The boxes of image `host` have a read-only root: what they write is in memory and bounded by `disk_mb` as
 a whole. In other images the root is writable, and there `disk_mb` bounds each file, not their sum.
+
+A fork of the former copies those folders through the runners. Of the latter it commits the container to an
+unnamed image, removed with the fork: the engine knows best what was changed and removed where, in one call.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import io
 import json
 import os
 import secrets
-import zipfile
 from collections.abc import Iterable
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from patchwright.errors import ConfigError, SandboxError
+from patchwright.sandbox import docker_container as made_of
+from patchwright.sandbox import owner
 from patchwright.sandbox.base import BoxSpec
-from patchwright.sandbox.docker_api import DockerApi, DockerChannel, message
-from patchwright.sandbox.namespace import NamespaceBox
-from patchwright.sandbox.rootfs import GITCONFIG, HOME
-from patchwright.types import Limits
+from patchwright.sandbox.box import RunnerBox
+from patchwright.sandbox.docker_api import DockerApi, DockerChannel, engine_socket, message
+from patchwright.sandbox.docker_container import LABEL
+from patchwright.sandbox.docker_warm import Container, Kind, WarmContainers
+from patchwright.sandbox.files import FILE_LIMIT
+from patchwright.sandbox.rootfs import GITCONFIG
 
 _OPEN = 120.0
 """Seconds a started container may take until its runner answers."""
-_CPUS = 2
-_FILES = 1024
-_OOM_FIRST = 1000
-"""The kernel's score of what to kill first when the machine runs out of memory."""
-_READ_ONLY = [f"/proc/{name}" for name in ("bus", "fs", "irq", "sys", "sysrq-trigger", "1/oom_score_adj")]
-"""Docker's own list and the runner's score, which an engine without CAP_SYS_RESOURCE cannot pin."""
-_MIB = 1 << 20
-_LABEL = "patchwright"
-_INSIDE = (
-    "archive",
-    "docker_init",
-    "files",
-    "output",
-    "prebuilt",
-    "processes",
-    "runner",
-    "syscalls",
-    "warm",
-    "wire",
-)
-"""The modules of this package that run in a box."""
-_BOOT = """
-import os, sys
-fd = os.memfd_create("patchwright")
-left = int(sys.argv[1])
-while left:
-    data = os.read(0, left)
-    os.write(fd, data)
-    left = left - len(data) if data else sys.exit("no program came")
-sys.path.insert(0, "/proc/self/fd/%d" % fd)
-from patchwright.sandbox.docker_init import main
-main()
-"""
+_COPY = 120.0
+"""Seconds a runner may take to pack its files."""
 
 
-class DockerBox(NamespaceBox):
+class DockerBox(RunnerBox):
     """One container. The runner inside is the one of the namespace boxes, and so is its client."""
 
-    def __init__(self, spec: BoxSpec, channel: DockerChannel, api: DockerApi, name: str) -> None:
-        super().__init__(spec, channel, pidfd=-1)  # this box is killed by its name instead
-        self._api = api
-        self._name = name
+    def __init__(self, spec: BoxSpec, container: Container, backend: DockerBackend) -> None:
+        super().__init__(spec, container.channel)
+        self._container = container
+        self._backend = backend
 
-    async def close(self) -> None:
-        """Kill every process of the box and remove its container. Closing twice is allowed."""
-        if not self._closed:
-            self._closed = True
-            self._channel.close("the box is closed")
-            await self._api.remove(self._name)
+    async def fork(self) -> DockerBox:
+        """See `Sandbox.fork`. One copy is taken at a time."""
+        async with self._turns.alone():
+            self._check_open()
+            folders = made_of.memory_folders(self._spec)
+            reply, files = await self._ask({"op": "pack", "folders": folders}, b"", _COPY)
+            if "errno" in reply:
+                raise SandboxError(f"a box could not be forked: {os.strerror(reply['errno'])}")
+            return await self._backend.fork(self._spec, self._container.name, files)
+
+    async def _end(self) -> None:
+        self._channel.close("the box is closed")
+        await self._backend.discard(self._container)
 
 
 class DockerBackend:
     """Opens Docker boxes. `default_image` is what boxes of image `host` are made from.
 
-    `socket` is the engine's; left out, it is that of DOCKER_HOST, or `/var/run/docker.sock`.
+    `socket` is the engine's; left out, it is found as `engine_socket` says. `warm` containers of every image
+    and limits that were asked for lately are kept started, so that a box opens at once.
 
     Example: `backend = DockerBackend(default_image="python:3.12")`
     """
 
     name = "docker"
 
-    def __init__(self, *, default_image: str | None = None, socket: str | None = None) -> None:
+    def __init__(self, *, default_image: str | None = None, socket: str | None = None, warm: int = 0) -> None:
         self._image = default_image
-        self._api = DockerApi(socket or _socket())
+        self._api = DockerApi(socket or engine_socket())
         self._run = secrets.token_hex(8)
+        self._warm = WarmContainers(warm, self._started, self.discard)
         self._starting = asyncio.Lock()
         self._reaped = False
         self._closed = False
@@ -111,17 +93,27 @@ class DockerBackend:
         if self._closed:
             raise SandboxError("the sandbox backend is closed")
         await self._reap()
-        name = f"patchwright-{secrets.token_hex(8)}"
+        return await self._furnished(spec, await self._warm.take(self._kind(spec, image)), forked=False)
+
+    async def fork(self, spec: BoxSpec, original: str, files: bytes) -> DockerBox:
+        """A box of `spec` like the container `original`, and with `files` in memory; see `Sandbox.fork`."""
+        spec = replace(spec, archive=files)
+        if spec.image == "host":
+            container = await self._warm.take(self._kind(spec, self._image or ""))
+            return await self._furnished(spec, container, forked=True)
+        image = await self._api.commit(original, made_of.labels(self._run))
         try:
-            await self._create(name, image, _container(spec, self._run))
-            channel = await self._start(name, image)
-            await _furnish(channel, spec)
+            container = replace(await self._started(self._kind(spec, image)), image=image)
         except BaseException:
-            await asyncio.shield(self._api.remove(name))
+            await asyncio.shield(self._api.remove_image(image))
             raise
-        box = DockerBox(spec, channel, self._api, name)
-        self._boxes = {other for other in self._boxes if not other._closed} | {box}
-        return box
+        return await self._furnished(spec, container, forked=True)
+
+    async def discard(self, container: Container) -> None:
+        """Remove a container, and the image made for it."""
+        await self._api.remove(container.name)
+        if container.image:
+            await self._api.remove_image(container.image)
 
     async def close(self) -> None:
         """Remove every container of this backend. Closing twice is allowed."""
@@ -129,14 +121,59 @@ class DockerBackend:
             return
         self._closed = True
         try:
+            await self._warm.close()
             await asyncio.gather(*(box.close() for box in self._boxes))
             if self._reaped:
-                await self._remove(await self._api.containers(f"{_LABEL}.run={self._run}"))
+                label = f"{LABEL}.run={self._run}"
+                await self._remove(await self._api.containers(label), await self._api.images(label))
         finally:
             await self._api.aclose()
 
-    async def _create(self, name: str, image: str, container: dict[str, Any]) -> None:
-        query, container = {"name": name}, {**container, "Image": image}
+    async def available(self) -> str | None:
+        """None when the engine answers, else one sentence that says why not. The first time, what dead
+        programs of this machine left behind is removed."""
+        try:
+            await self._reap()
+            status, text = await self._api.call("GET", "/_ping")
+        except SandboxError as error:
+            return str(error)
+        return None if status == 200 else message(text)
+
+    async def images(self) -> list[str]:
+        """The names of the images that the engine has. Raises SandboxError."""
+        status, text = await self._api.call("GET", "/images/json")
+        if status != 200:
+            raise SandboxError(f"Docker does not list its images: {message(text)}")
+        return sorted(name for image in json.loads(text) for name in image.get("RepoTags") or ())
+
+    def _kind(self, spec: BoxSpec, image: str) -> Kind:
+        limit = FILE_LIMIT + 2 * (spec.limits.disk_mb << 20)  # all files of the box, packed
+        return Kind(made_of.container(spec, image, self._run), limit)
+
+    async def _started(self, kind: Kind) -> Container:
+        """A container whose runner waits for the box's first frame."""
+        name = f"patchwright-{secrets.token_hex(8)}"
+        try:
+            await self._create(name, kind.container)
+            channel = await self._start(name, kind)
+            channel.send(made_of.program())
+            return Container(name, channel)
+        except BaseException:
+            await asyncio.shield(self._api.remove(name))
+            raise
+
+    async def _furnished(self, spec: BoxSpec, container: Container, *, forked: bool) -> DockerBox:
+        try:
+            await _furnish(container.channel, spec, forked)
+        except BaseException:
+            await asyncio.shield(self.discard(container))
+            raise
+        box = DockerBox(replace(spec, archive=b""), container, self)
+        self._boxes = {other for other in self._boxes if not other.closed} | {box}
+        return box
+
+    async def _create(self, name: str, container: dict[str, Any]) -> None:
+        query, image = {"name": name}, container["Image"]
         status, text = await self._api.call("POST", "/containers/create", query=query, body=container)
         if status == 404:
             await self._pull(image)
@@ -150,13 +187,14 @@ class DockerBackend:
             if status != 200 and (reason := await self._api.pull(image)):
                 raise SandboxError(f"image {image!r} is not there and cannot be pulled: {reason}")
 
-    async def _start(self, name: str, image: str) -> DockerChannel:
-        channel = await self._api.attach(name)
+    async def _start(self, name: str, kind: Kind) -> DockerChannel:
+        channel = await self._api.attach(name, kind.reply_limit)
         status, text = await self._api.call("POST", f"/containers/{name}/start")
         if status != 204:
             channel.close("not started")
             raise SandboxError(
-                f"a container of {image!r} does not start (it needs bash and python3): {message(text)}"
+                f"a container of {kind.container['Image']!r} does not start (it needs bash and python3): "
+                f"{message(text)}"
             )
         return channel
 
@@ -164,131 +202,33 @@ class DockerBackend:
         """Once, remove what programs of this machine that are dead have left behind."""
         async with self._starting:
             if not self._reaped:
-                found = await self._api.containers(f"{_LABEL}=1")
-                dead = [one for one in found if _is_dead(one["Labels"].get(f"{_LABEL}.owner", ""))]
-                await self._remove(dead)
+                label = f"{LABEL}=1"
+                await self._remove(
+                    _of_the_dead(await self._api.containers(label)),
+                    _of_the_dead(await self._api.images(label)),
+                )
                 self._reaped = True
 
-    async def _remove(self, containers: Iterable[dict[str, Any]]) -> None:
+    async def _remove(self, containers: Iterable[dict[str, Any]], images: Iterable[dict[str, Any]]) -> None:
         await asyncio.gather(*(self._api.remove(one["Id"]) for one in containers))
+        for image in images:  # newest first, so none goes before what was made from it
+            await self._api.remove_image(image["Id"])
 
 
-async def _furnish(channel: DockerChannel, spec: BoxSpec) -> None:
-    header = {"op": "open", "workdir": spec.workdir, "env": dict(spec.env), "gitconfig": GITCONFIG}
+def _of_the_dead(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for one in found if owner.is_dead((one["Labels"] or {}).get(f"{LABEL}.owner", ""))]
+
+
+async def _furnish(channel: DockerChannel, spec: BoxSpec, forked: bool) -> None:
+    header = {
+        "op": "open",
+        "workdir": spec.workdir,
+        "env": dict(spec.env),
+        "gitconfig": GITCONFIG,
+        "forked": forked,
+    }
     try:
         async with asyncio.timeout(_OPEN):
-            channel.send(_program())
             await channel.ask(header, spec.archive)
     except TimeoutError:
         raise SandboxError(f"a box did not open within {_OPEN:.0f} s") from None
-
-
-def _container(spec: BoxSpec, run: str) -> dict[str, Any]:
-    """The container of a box ("Create a container" in the Engine API's reference)."""
-    labels = {_LABEL: "1", f"{_LABEL}.run": run, f"{_LABEL}.owner": _owner()}
-    return {
-        "Entrypoint": ["python3", "-I", "-S", "-c", _BOOT, str(len(_program()))],
-        "Cmd": [],
-        "Env": [f"HOME={HOME}"] if spec.image == "host" else [],
-        "WorkingDir": "/",
-        "Hostname": "box",
-        "Labels": labels,
-        "Healthcheck": {"Test": ["NONE"]},
-        "OpenStdin": True,
-        "StdinOnce": True,  # the runner sees the end of its stdin when this program is gone
-        "AttachStdin": True,
-        "AttachStdout": True,
-        "AttachStderr": True,
-        "HostConfig": _confinement(spec),
-    }
-
-
-def _confinement(spec: BoxSpec) -> dict[str, Any]:
-    limits, host = spec.limits, spec.image == "host"
-    bytes_ = (limits.memory_mb + limits.disk_mb) * _MIB  # files in memory count too
-    return {
-        "AutoRemove": True,
-        "NetworkMode": "none",
-        "IpcMode": "private",
-        "CapDrop": ["ALL"],
-        "SecurityOpt": ["no-new-privileges"],
-        "ReadonlyRootfs": host,
-        "PidsLimit": limits.processes + 1,  # the runner is one
-        "Memory": bytes_,
-        "MemorySwap": bytes_,
-        "CpuPeriod": 100_000,
-        "CpuQuota": 100_000 * _CPUS,
-        "ReadonlyPaths": _READ_ONLY,
-        "OomScoreAdj": _OOM_FIRST,
-        "Ulimits": [{"Name": name, "Soft": n, "Hard": n} for name, n in _ulimits(limits).items()],
-        "LogConfig": {"Type": "none"},
-        **_memory_folders(spec.workdir if host else None, limits.disk_mb * _MIB),
-    }
-
-
-def _ulimits(limits: Limits) -> dict[str, int]:
-    return {
-        "data": limits.memory_mb * _MIB,
-        "fsize": limits.disk_mb * _MIB,
-        "nofile": _FILES,
-        "core": 0,
-    }
-
-
-def _memory_folders(workdir: str | None, size: int) -> dict[str, Any]:
-    """Folders in memory that share `size` bytes: half is the working directory's, if it is one."""
-    shares = {"/tmp": size // 4}
-    if workdir is not None:
-        shares = {HOME: size // 8, **shares, workdir: size // 2}
-    options = "rw,exec,nosuid,nodev,mode=1777,size={}"
-    return {"ShmSize": size // 8, "Tmpfs": {path: options.format(n) for path, n in shares.items()}}
-
-
-@functools.cache
-def _program() -> bytes:
-    """The runner and what it imports, as a zip."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as bundle:
-        for package in ("patchwright", "patchwright/sandbox"):
-            bundle.writestr(f"{package}/__init__.py", "")
-        for module in _INSIDE:
-            source = Path(__file__).with_name(f"{module}.py").read_bytes()
-            bundle.writestr(f"patchwright/sandbox/{module}.py", source)
-    return buffer.getvalue()
-
-
-def _owner() -> str:
-    """This program, told apart from all others of this machine since it started; empty without /proc."""
-    return (
-        json.dumps([*_machine(), os.getpid(), _start_time(os.getpid())]) if Path("/proc/1").exists() else ""
-    )
-
-
-def _is_dead(owner: str) -> bool:
-    """Whether the owner is a program of this machine that has ended. Of others nothing can be known."""
-    try:
-        boot, namespace, pid, started = json.loads(owner)
-        return [boot, namespace] == _machine() and _start_time(int(pid)) != started
-    except (ValueError, TypeError, OSError):
-        return False
-
-
-def _machine() -> list[str]:
-    """This boot of this machine, and the namespace in which its process ids hold."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return [boot, str(Path("/proc/self/ns/pid").readlink())]
-
-
-def _start_time(pid: int) -> str:
-    """Field 22 of /proc/PID/stat; empty when there is no such process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
-
-
-def _socket() -> str:
-    host = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
-    if not host.startswith("unix://"):
-        raise ConfigError(f"DOCKER_HOST is {host!r}; only a Unix socket can be used: `unix:///PATH`")
-    return host.removeprefix("unix://")

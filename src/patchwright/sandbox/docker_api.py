@@ -3,21 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
 
-from patchwright.errors import SandboxError
+from patchwright.errors import ConfigError, SandboxError
 from patchwright.sandbox.channel import Channel
 
 _CALL = 120.0
 """Seconds for one call on a busy machine."""
 _PULL = 3600.0
+_DOCKER = "/var/run/docker.sock"
 _FRAME = 8
 _STDERR = 2
 _KEPT = 2000
+
+
+def engine_socket() -> str:
+    """Path of the engine's socket: what DOCKER_HOST says, or Docker's own, or Podman's if only that exists.
+
+    Raises ConfigError when DOCKER_HOST is no Unix socket.
+    """
+    host = os.environ.get("DOCKER_HOST")
+    if host:
+        if not host.startswith("unix://"):
+            raise ConfigError(f"DOCKER_HOST is {host!r}; only a Unix socket can be used: `unix:///PATH`")
+        return host.removeprefix("unix://")
+    users = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
+    known = (_DOCKER, f"{users}/podman/podman.sock", "/run/podman/podman.sock")
+    return next((path for path in known if Path(path).exists()), _DOCKER)
 
 
 class DockerApi:
@@ -74,12 +93,39 @@ class DockerApi:
         if status not in (204, 404, 409):
             raise SandboxError(f"Docker does not remove container {name}: {message(text)}")
 
-    async def attach(self, name: str) -> DockerChannel:
-        """Connect to the stdin, stdout and stderr of a container that is about to start."""
+    async def commit(self, name: str, labels: Mapping[str, str]) -> str:
+        """Make an unnamed image of a container's files as they are now, without stopping it; its id."""
+        query, body = {"container": name, "pause": "0"}, {"Labels": dict(labels)}
+        status, text = await self.call("POST", "/commit", query=query, body=body)
+        if status != 201:
+            raise SandboxError(f"Docker does not commit container {name}: {message(text)}")
+        return str(json.loads(text)["Id"])
+
+    async def images(self, label: str) -> list[dict[str, Any]]:
+        """All images that carry `label`, the newest first."""
+        query = {"all": "1", "filters": json.dumps({"label": [label]})}
+        status, text = await self.call("GET", "/images/json", query=query)
+        if status != 200:
+            raise SandboxError(f"Docker does not list its images: {message(text)}")
+        found: list[dict[str, Any]] = json.loads(text)
+        return sorted(found, key=lambda image: int(image["Created"]), reverse=True)
+
+    async def remove_image(self, name: str) -> None:
+        """Remove an image; one that is gone is fine. One that others are made from goes with the last."""
+        status, text = await self.call("DELETE", f"/images/{name}")
+        if status not in (200, 404, 409):
+            raise SandboxError(f"Docker does not remove image {name}: {message(text)}")
+
+    async def attach(self, name: str, limit: int) -> DockerChannel:
+        """Connect to the stdin, stdout and stderr of a container that is about to start.
+
+        `limit` bounds what one reply of its runner may carry, in bytes.
+        """
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_CALL):
-                _, channel = await loop.create_unix_connection(lambda: DockerChannel(name), self._socket)
+                make = functools.partial(DockerChannel, name, limit)
+                _, channel = await loop.create_unix_connection(make, self._socket)
                 await channel.attached
         except OSError as error:  # a timeout is one too
             raise SandboxError(f"Docker does not answer at {self._socket}: {error!r}") from error
@@ -97,8 +143,8 @@ class DockerChannel(Channel):
     container" in the Engine API's reference).
     """
 
-    def __init__(self, name: str) -> None:
-        super().__init__()
+    def __init__(self, name: str, limit: int) -> None:
+        super().__init__(limit)
         self.attached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._name = name
         self._buffer = bytearray()

@@ -10,11 +10,12 @@ It ends when stdin closes, so a box whose owner dies goes with it.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 from typing import cast
 
-from patchwright.sandbox import archive, syscalls, wire
+from patchwright.sandbox import archive, seccomp, syscalls, wire
 from patchwright.sandbox.runner import Runner
 
 
@@ -24,6 +25,7 @@ class _Pipes:
     def __init__(self) -> None:
         self._source, self._sink = _take_over(0), _take_over(1)
         os.set_blocking(self._source, False)
+        os.set_blocking(self._sink, False)
 
     def fileno(self) -> int:
         return self._source
@@ -34,7 +36,18 @@ class _Pipes:
     def sendall(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
-            view = view[os.write(self._sink, view) :]
+            try:
+                view = view[os.write(self._sink, view) :]
+            except BlockingIOError:
+                self._wait()
+
+    def send(self, data: bytes, _flags: int = 0) -> int:
+        return os.write(self._sink, data)
+
+    def _wait(self) -> None:
+        room = select.poll()
+        room.register(self._sink, select.POLLOUT)
+        room.poll()
 
 
 def main() -> None:
@@ -45,6 +58,7 @@ def main() -> None:
     header, body = _first_frame(pipes)
     try:
         syscalls.set_dumpable(False)
+        seccomp.apply()  # over the engine's own filter, which may be none
         runner = _furnish(control, header, body)
     except (archive.ArchiveError, OSError, ValueError) as error:
         pipes.sendall(wire.pack({"error": f"a box could not be opened: {error}"}))
@@ -59,6 +73,9 @@ def _furnish(control: socket.socket, header: wire.Header, body: bytes) -> Runner
         del inherited["LC_CTYPE"]
     env = {"LANG": "C.UTF-8", **inherited, **header["env"]}
     os.makedirs(workdir, exist_ok=True)
+    if header["forked"]:
+        archive.restore(body)
+        return Runner(control, workdir, env, None)
     if body:
         archive.unpack(body, workdir)
     try:

@@ -1,4 +1,4 @@
-"""Namespace boxes: the client and the backend. Linux, no daemon, no image, an ordinary user is enough.
+"""Namespace boxes: the client and the backend. Linux, no daemon, an ordinary user is enough.
 
 One fork server per backend (`zygote.py`) makes each box by one fork. The client talks to the box's
 PID 1 (`runner.py`) over a socket whose end only it holds: when it closes the socket or dies, the
@@ -9,30 +9,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from patchwright.errors import ConfigError, SandboxError
-from patchwright.sandbox import wire
+from patchwright.sandbox import cgroups, imageroot, wire
 from patchwright.sandbox.base import BoxSpec
+from patchwright.sandbox.box import RunnerBox
 from patchwright.sandbox.channel import Channel
-from patchwright.sandbox.files import FILE_LIMIT
-from patchwright.sandbox.output import CANNOT_RUN, render
-from patchwright.sandbox.rootfs import HOME, SHIMS, check_workdir
-from patchwright.types import Exec
+from patchwright.sandbox.rootfs import HOME, SHIMS, SYSTEM, check_workdir
 
-_GRACE = 30.0
-"""Seconds over a command's timeout after which its box counts as dead."""
 _START = 120.0
 """Seconds the fork server may take to start, and a box to open."""
 _CLOSE = 10.0
+_STOP = 6.0
+_TRIES = 100
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_HOST_ENV = {
+    "PATH": f"{SHIMS}:{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
+    "HOME": HOME,
+    "LANG": "C.UTF-8",
+    "USER": "agent",
+    "LOGNAME": "agent",
+}
+_IMAGE_ENV = {"PATH": _SYSTEM_PATH, "HOME": imageroot.HOME, "LANG": "C.UTF-8"}
 _SOURCE = str(Path(__file__).parents[2])
 _BOOT = """
 import sys
@@ -51,84 +58,46 @@ _REFUSED = (
 )
 
 
-class NamespaceBox:
+class NamespaceBox(RunnerBox):
     """One open box of a NamespaceBackend; see `Sandbox` for its contract."""
 
-    def __init__(self, spec: BoxSpec, channel: Channel, pidfd: int) -> None:
-        self._spec = spec
-        self._channel = channel
-        self._pidfd = pidfd
-        self._turn = asyncio.Lock()
-        self._closed = False
+    def __init__(self, spec: BoxSpec, channel: Channel, handles: _Handles, backend: NamespaceBackend) -> None:
+        super().__init__(spec, channel)
+        self._handles = handles
+        self._backend = backend
 
-    async def exec(
-        self,
-        command: str,
-        *,
-        timeout: float | None = None,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-    ) -> Exec:
-        """Run `bash -c command`; see `Sandbox.exec`. Cancelling it kills the command."""
-        limit = self._spec.limits.exec_seconds if timeout is None else timeout
-        encoded = command.encode("utf-8", "replace")
-        if len(encoded) + len(stdin) > FILE_LIMIT:
-            return Exec(code=CANNOT_RUN, output=f"command and input are over {FILE_LIMIT} bytes\n")
-        header: wire.Header = {
-            "op": "exec",
-            "command": len(encoded),
-            "cwd": cwd or "",
-            "env": dict(env or {}),
-            "timeout": limit,
-        }
-        reply, body = await self._ask(header, encoded + stdin, limit + _GRACE)
-        head = reply.get("head", len(body))
-        return Exec(
-            code=reply["code"],
-            output=render(body[:head], reply["omitted"], body[head:]),
-            timed_out=reply["timed_out"],
-            omitted=reply["omitted"],
-            seconds=reply["seconds"],
-        )
+    async def fork(self) -> NamespaceBox:
+        """See `Sandbox.fork`. Any number of forks of one box are made at once."""
+        async with self._turns.shared():
+            self._check_open()
+            return await self._backend.fork(self._spec, self._handles.files)
 
-    async def read(self, path: str) -> bytes:
-        """The content of a file of at most 64 MiB; see `Sandbox.read`."""
-        reply, body = await self._ask({"op": "read", "path": path}, b"", _GRACE)
-        _raise_error(reply, path)
-        return body
-
-    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        """Write a file of at most 64 MiB; see `Sandbox.write`."""
-        if len(data) > FILE_LIMIT:
-            raise OSError(errno.EFBIG, f"more than {FILE_LIMIT} bytes", path)
-        reply, _ = await self._ask({"op": "write", "path": path, "mode": mode}, data, _GRACE)
-        _raise_error(reply, path)
-
-    async def close(self) -> None:
-        """Kill every process of the box, and return when all are gone. Closing twice is allowed."""
-        if self._closed:
-            return
-        self._closed = True
+    async def _end(self) -> None:
+        """Return when every process of the box is gone."""
         self._channel.close("the box is closed")
+        os.close(self._handles.files)
         try:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                signal.pidfd_send_signal(self._handles.process, signal.SIGKILL)
             async with asyncio.timeout(_CLOSE):
-                await _readable(self._pidfd)
+                await _readable(self._handles.process)
         except TimeoutError:
             raise SandboxError(f"a box is still alive {_CLOSE:.0f} s after it was killed") from None
         finally:
-            os.close(self._pidfd)
+            os.close(self._handles.process)
+        await _remove_groups(self._handles.groups)
 
-    async def _ask(self, header: wire.Header, body: bytes, patience: float) -> wire.Frame:
-        async with self._turn:
-            try:
-                async with asyncio.timeout(patience):
-                    return await self._channel.ask(header, body)
-            except TimeoutError:
-                self._channel.close("the box did not answer in time")
-                raise SandboxError(f"the box did not answer within {patience:.0f} s") from None
+
+@dataclass(frozen=True, slots=True)
+class _Handles:
+    """What only a box's owner holds."""
+
+    process: int
+    """Descriptor of its PID 1: kills the box, and tells its end."""
+    files: int
+    """Descriptor of the file system of its own files."""
+    groups: list[str]
+    """Paths of its control groups."""
 
 
 class NamespaceBackend:
@@ -150,9 +119,17 @@ class NamespaceBackend:
         """A fresh box; see `SandboxBackend.open`. Raises ConfigError for an image or a workdir it cannot
         have."""
         _check(spec)
+        return await self._open(spec, [])
+
+    async def fork(self, spec: BoxSpec, files: int) -> NamespaceBox:
+        """A box of `spec` with a copy of `files`, the descriptor of another box's; see `Sandbox.fork`."""
+        return await self._open(replace(spec, archive=b""), [files])
+
+    async def _open(self, spec: BoxSpec, files: list[int]) -> NamespaceBox:
         server = await self._running_server()
-        box = await _open_box(server, spec)
-        self._boxes = {other for other in self._boxes if not other._closed} | {box}
+        channel, handles = await _open_box(server, spec, files)
+        box = NamespaceBox(spec, channel, handles, self)
+        self._boxes = {other for other in self._boxes if not other.closed} | {box}
         return box
 
     async def close(self) -> None:
@@ -172,6 +149,13 @@ class NamespaceBackend:
             return str(error)
         return None
 
+    async def controllers(self) -> list[str]:
+        """What control groups bound for each box as a whole; without them only its processes are bounded.
+
+        Raises SandboxError when this machine cannot make boxes.
+        """
+        return (await self._running_server()).controllers
+
     async def _running_server(self) -> _Server:
         async with self._starting:
             if self._closed:
@@ -187,6 +171,7 @@ class _Server:
     def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
         self._process = process
         self._control = control
+        self.controllers: list[str] = []
 
     @classmethod
     async def start(cls, warm: Sequence[str]) -> _Server:
@@ -209,11 +194,14 @@ class _Server:
         """Whether the process still runs."""
         return self._process.poll() is None
 
-    async def send(self, box: socket.socket) -> None:
-        """Hand over the socket of a box to be made. Raises SandboxError when the server is gone."""
+    async def send(self, box: socket.socket, files: list[int]) -> None:
+        """Hand over the socket of a box to be made, and the files of the one it is forked from, if any.
+
+        Raises SandboxError when the server is gone.
+        """
         while True:
             try:
-                socket.send_fds(self._control, [b"b"], [box.fileno()])
+                socket.send_fds(self._control, [b"b"], [box.fileno(), *files])
                 return
             except BlockingIOError:
                 await asyncio.sleep(0.002)
@@ -223,8 +211,11 @@ class _Server:
     def stop(self) -> None:
         """End the server; open boxes live on until they are closed."""
         self._control.close()
-        self._process.kill()
-        self._process.wait()
+        try:
+            self._process.wait(_STOP)  # it removes what boxes that were given up have left
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     async def _await_ready(self) -> None:
         try:
@@ -234,6 +225,7 @@ class _Server:
             raise SandboxError("the fork server of the boxes did not start; its error is above") from None
         if "error" in header:
             raise SandboxError(_REFUSED.format(reason=header["error"]))
+        self.controllers = header["controllers"]
 
 
 def _spawn_server(control: int, warm: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -249,47 +241,60 @@ def _spawn_server(control: int, warm: Sequence[str]) -> subprocess.Popen[bytes]:
     )
 
 
-async def _open_box(server: _Server, spec: BoxSpec) -> NamespaceBox:
+async def _open_box(server: _Server, spec: BoxSpec, files: list[int]) -> tuple[Channel, _Handles]:
     loop = asyncio.get_running_loop()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     ours.setblocking(False)
+    fds: list[int] = []
     try:
         with theirs:
-            await server.send(theirs)
+            await server.send(theirs, files)
         async with asyncio.timeout(_START):
             with contextlib.suppress(ConnectionError):  # its reason for hanging up is still to be read
                 await loop.sock_sendall(ours, wire.pack(_box_header(spec), spec.archive))
             header, fds = await _first_frame(ours)
+        if header.get("mistake"):
+            raise ConfigError(header["error"])
         if "error" in header:
             raise SandboxError(f"a box could not be opened: {header['error']}")
         _, channel = await loop.create_connection(Channel, sock=ours)
-    except (TimeoutError, EOFError) as error:
+    except BaseException as error:
         ours.close()
-        raise SandboxError(f"a box could not be opened: no answer ({type(error).__name__})") from None
-    except BaseException:
-        ours.close()
+        for fd in fds:
+            os.close(fd)
+        if isinstance(error, (TimeoutError, EOFError)):
+            name = type(error).__name__
+            raise SandboxError(f"a box could not be opened: no answer ({name})") from None
         raise
-    return NamespaceBox(spec, channel, fds[0])
+    return channel, _Handles(fds[0], fds[1], header["groups"])
 
 
 def _check(spec: BoxSpec) -> None:
-    if spec.image != "host":
-        raise ConfigError(
-            f"image {spec.image!r}: namespace boxes use this machine's own system (image 'host'); "
-            "use `--sandbox docker` for images"
-        )
+    for folder in _lowers(spec):
+        if not folder.startswith("/") or not Path(folder).is_dir():
+            raise ConfigError(
+                f"image {spec.image!r}: namespace boxes use this machine's own system (image 'host') or "
+                f"unpacked images (absolute folders, topmost first, joined with ':'), and {folder!r} is no "
+                "such folder; use `--sandbox docker` for other images"
+            )
     try:
-        check_workdir(spec.workdir, _prefixes())
+        check_workdir(spec.workdir, [] if _lowers(spec) else [*SYSTEM, *_prefixes()])
     except ValueError as error:
         raise ConfigError(str(error)) from None
 
 
+def _lowers(spec: BoxSpec) -> list[str]:
+    """The folders an image is made of; none for image `host`."""
+    return [] if spec.image == "host" else spec.image.split(":")
+
+
 def _box_header(spec: BoxSpec) -> wire.Header:
-    path = f"{SHIMS}:{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
-    env = {"PATH": path, "HOME": HOME, "LANG": "C.UTF-8", "USER": "agent", "LOGNAME": "agent", **spec.env}
+    lowers = _lowers(spec)
+    env = _IMAGE_ENV if lowers else _HOST_ENV
     return {
+        "lowers": lowers,
         "workdir": spec.workdir,
-        "env": env,
+        "env": {**env, **spec.env},
         "memory_mb": spec.limits.memory_mb,
         "processes": spec.limits.processes,
         "disk_mb": spec.limits.disk_mb,
@@ -307,7 +312,7 @@ async def _first_frame(source: socket.socket) -> tuple[wire.Header, list[int]]:
     parser, fds = wire.Parser(0), []
     while True:
         await _readable(source.fileno())
-        data, received, _, _ = socket.recv_fds(source, 65536, 1)
+        data, received, _, _ = socket.recv_fds(source, 65536, 2)
         fds += received
         if not data:
             raise EOFError
@@ -325,11 +330,15 @@ async def _readable(fd: int) -> None:
         loop.remove_reader(fd)
 
 
+async def _remove_groups(paths: list[str]) -> None:
+    """Remove the groups of a box that is gone; what the kernel holds on to, the fork server removes."""
+    for _ in range(_TRIES):
+        paths = [path for path in paths if not cgroups.remove(path)]
+        if not paths:
+            return
+        await asyncio.sleep(0.005)
+
+
 def _settle(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)
-
-
-def _raise_error(reply: wire.Header, path: str) -> None:
-    if "errno" in reply:
-        raise OSError(reply["errno"], os.strerror(reply["errno"]), path)

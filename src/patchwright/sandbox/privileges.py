@@ -2,7 +2,8 @@
 
 Standard library only. As real root every box gets a user id of its own that owns nothing on this
 machine, so that even a write that slips into a kernel file is refused; as an ordinary user it is that
-user, inside a user namespace. Inside the box it is always user 1000, `agent`.
+user, inside a user namespace. Inside the box it is user 1000,
+`agent`, or `root` where the box is made from an image.
 """
 
 # ruff: noqa: PTH123
@@ -15,13 +16,15 @@ import os
 import resource
 from dataclasses import dataclass
 
-from patchwright.sandbox import syscalls
-from patchwright.sandbox.rootfs import USER
+from patchwright.sandbox import seccomp, syscalls
 
 _FIRST_ID = 1 << 30
 """Ids from here on belong to nobody: above those that distributions and `subuid` hand out."""
 _IDS = 1 << 29
 _PER_SERVER = 1 << 14
+_OTHER_IDS = 1 << 16
+OTHERS = _FIRST_ID + _IDS - _OTHER_IDS
+"""The last of them: in boxes of images, owners of files other than the box's user."""
 _ADDRESS_SPARE = 16 << 30
 """Address space over the memory limit, for programs that reserve far more than they use."""
 _MIB = 1 << 20
@@ -39,7 +42,7 @@ class Identity:
         """User and group id of box `number`, as seen by the fork server."""
         if not self.root:
             return 0
-        server = os.getpid() % (_IDS // _PER_SERVER)
+        server = os.getpid() % ((_IDS - _OTHER_IDS) // _PER_SERVER)
         return _FIRST_ID + server * _PER_SERVER + number % _PER_SERVER
 
 
@@ -60,8 +63,10 @@ def enter_mount_namespace() -> Identity:
     return Identity(root=False)
 
 
-def drop(user: int, root: bool) -> None:
-    """Become `agent` in a user namespace of one's own, for good: no capability, no way to gain one."""
+def drop(user: int, root: bool, inside: int) -> None:
+    """Become `user`, called `inside` in a user namespace of one's own, for good: no capability, no way to
+    gain one.
+    """
     if root:
         os.setgroups([])
         syscalls.keep_capabilities()
@@ -71,7 +76,7 @@ def drop(user: int, root: bool) -> None:
         syscalls.set_capabilities(1 << syscalls.CAP_SYS_ADMIN)
         syscalls.set_dumpable(True)
     syscalls.unshare(syscalls.CLONE_NEWUSER)
-    _map_ids(f"{USER} {user} 1", f"{USER} {user} 1")
+    _map_ids(f"{inside} {user} 1", f"{inside} {user} 1")
     with contextlib.suppress(OSError):  # refused to us (seccomp) or absent, it is so to the box too
         syscalls.leave_keyring()
     # Without this a box could make namespaces, and in them file systems, beyond its limits.
@@ -80,6 +85,7 @@ def drop(user: int, root: bool) -> None:
     syscalls.drop_bounding_set()
     syscalls.set_capabilities(0)
     syscalls.no_new_privileges()
+    seccomp.apply()
     syscalls.set_dumpable(False)
 
 

@@ -17,60 +17,48 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from patchwright.errors import ConfigError, SandboxError
 from patchwright.sandbox import archive
 from patchwright.sandbox.base import BoxSpec
+from patchwright.sandbox.box import Box, Command
 from patchwright.sandbox.files import read_file, write_file
 from patchwright.sandbox.output import CANNOT_RUN, LONG_COMMAND, TIMED_OUT, Output, render
 from patchwright.sandbox.rootfs import GITCONFIG
+from patchwright.sandbox.trees import TreeCopy
 from patchwright.types import Exec
 
 _MARK = "PATCHWRIGHT_COMMAND"
 """Variable by which the processes of a command are found again."""
+_FOLDERS = ("work", "home", "tmp")
 _CHUNK = 64 * 1024
 _LAST_DRAIN = 1024 * 1024
 _ROUNDS = 20
 
 
-class ProcessBox:
+class ProcessBox(Box):
     """One folder and the commands run in it; see `Sandbox` for the contract."""
 
-    def __init__(self, spec: BoxSpec, root: Path) -> None:
-        self._spec = spec
+    def __init__(self, spec: BoxSpec, root: Path, backend: ProcessBackend) -> None:
+        super().__init__(spec)
         self._root = root
+        self._backend = backend
         self._token = secrets.token_hex(8)
         self._numbers = itertools.count()
-        self._turn = asyncio.Lock()
-        self._closed = False
 
     @property
     def workdir(self) -> str:
         """Where the working directory really is; `spec.workdir` leads here in every argument."""
         return str(self._root / "work")
 
-    async def exec(
-        self,
-        command: str,
-        *,
-        timeout: float | None = None,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-    ) -> Exec:
-        """Run `bash -c command`; see `Sandbox.exec`. Cancelling it kills the command."""
-        limit = self._spec.limits.exec_seconds if timeout is None else timeout
-        async with self._turn:
+    async def fork(self) -> ProcessBox:
+        """See `Sandbox.fork`; the copied places are the box's folder."""
+        async with self._turns.shared():
             self._check_open()
-            mark = f"{self._token}:{next(self._numbers)}:"
-            variables = {**self._environment(), **(env or {}), _MARK: mark}
-            try:
-                return await self._run(command, self._real(cwd or ""), variables, stdin, limit)
-            except (OSError, ValueError) as error:
-                return Exec(code=CANNOT_RUN, output=f"bash: {error}\n")
+            return await self._backend.fork(self._spec, self._root)
 
     async def read(self, path: str) -> bytes:
         """The content of a file of at most 64 MiB; see `Sandbox.read`."""
@@ -82,17 +70,17 @@ class ProcessBox:
         self._check_open()
         write_file(self._real(path), data, mode)
 
-    async def close(self) -> None:
-        """Kill what still runs and remove the folder. Closing twice is allowed."""
-        if self._closed:
-            return
-        self._closed = True
+    async def _run(self, command: Command) -> Exec:
+        mark = f"{self._token}:{next(self._numbers)}:"
+        env = {**self._environment(), **command.env, _MARK: mark}
+        try:
+            return await self._run_in(self._real(command.cwd), env, command)
+        except (OSError, ValueError) as error:
+            return Exec(code=CANNOT_RUN, output=f"bash: {error}\n")
+
+    async def _end(self) -> None:
         _kill_marked(f"{self._token}:")
         _remove(self._root)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise SandboxError("the box is closed")
 
     def _real(self, path: str) -> str:
         """`path` on this machine: relative to, or below `spec.workdir`, it is in the box's folder."""
@@ -107,25 +95,27 @@ class ProcessBox:
         basic = {"PATH": path, "HOME": home, "LANG": "C.UTF-8", "TMPDIR": temporary}
         return {**basic, "USER": "agent", "LOGNAME": "agent", **self._spec.env}
 
-    async def _run(self, command: str, cwd: str, env: dict[str, str], stdin: bytes, limit: float) -> Exec:
+    async def _run_in(self, cwd: str, env: dict[str, str], command: Command) -> Exec:
         started = time.monotonic()
         readable, writable = os.pipe()
         os.set_blocking(readable, False)
-        reader = _PipeReader(readable)
+        reader = _PipeReader(readable, command.on_output)
         try:
             with tempfile.TemporaryFile(dir=self._root) as given:
-                given.write(stdin)
+                given.write(command.stdin)
                 given.seek(0)
-                process = await self._spawn(command, cwd, env, given, writable)
+                process = await self._spawn(command.text, cwd, env, given, writable)
         except BaseException:
             reader.close()
             raise
         finally:
             os.close(writable)
         try:
-            timed_out = await _wait(process, limit, env[_MARK])
+            timed_out = await _wait(process, reader.failure, command.timeout, env[_MARK])
         finally:
             output = reader.close()
+        if reader.failure.done():
+            raise reader.failure.result()
         code = process.returncode or 0
         head, omitted, tail = output.parts()
         return Exec(
@@ -153,10 +143,13 @@ class ProcessBox:
 class _PipeReader:
     """Collects a pipe as it fills, without waiting for everyone who holds its other end."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, on_output: Callable[[bytes], None] | None) -> None:
         self._fd = fd
+        self._on_output = on_output
         self._output = Output()
         self._loop = asyncio.get_running_loop()
+        self.failure: asyncio.Future[Exception] = self._loop.create_future()
+        """What the listener raised: nobody wants to hear the rest."""
         self._loop.add_reader(fd, self._read)
 
     def close(self) -> Output:
@@ -174,9 +167,18 @@ class _PipeReader:
         except BlockingIOError:
             return 0
         self._output.add(data)
-        if not data:
+        if data:
+            self._tell(data)
+        else:
             self._loop.remove_reader(self._fd)
         return len(data)
+
+    def _tell(self, data: bytes) -> None:
+        if self._on_output is not None and not self.failure.done():
+            try:
+                self._on_output(data)
+            except Exception as error:
+                self.failure.set_result(error)
 
 
 class ProcessBackend:
@@ -190,16 +192,12 @@ class ProcessBackend:
 
     async def open(self, spec: BoxSpec) -> ProcessBox:
         """A fresh folder; see `SandboxBackend.open`. Raises ConfigError for an image."""
-        if self._closed:
-            raise SandboxError("the sandbox backend is closed")
         if spec.image != "host":
             raise ConfigError(
                 f"image {spec.image!r}: process boxes are folders of this machine (image 'host'); "
                 "use `--sandbox docker` for images"
             )
-        root = Path(tempfile.mkdtemp(prefix="patchwright-box-"))
-        for name in ("work", "home", "tmp"):
-            (root / name).mkdir()
+        root = self._root()
         (root / "home" / ".gitconfig").write_text(GITCONFIG, encoding="utf-8")
         try:
             if spec.archive:
@@ -207,8 +205,29 @@ class ProcessBackend:
         except (archive.ArchiveError, OSError) as error:
             _remove(root)
             raise SandboxError(f"a box could not be opened: {error}") from error
-        box = ProcessBox(spec, root)
-        self._boxes = {other for other in self._boxes if not other._closed} | {box}
+        return self._box(spec, root)
+
+    async def fork(self, spec: BoxSpec, original: Path) -> ProcessBox:
+        """A box of `spec` with a copy of another one's folder; see `Sandbox.fork`."""
+        root = self._root()
+        try:
+            await asyncio.to_thread(_copy, original, root)
+        except OSError as error:
+            _remove(root)
+            raise SandboxError(f"a box could not be forked: {error}") from error
+        return self._box(spec, root)
+
+    def _root(self) -> Path:
+        if self._closed:
+            raise SandboxError("the sandbox backend is closed")
+        root = Path(tempfile.mkdtemp(prefix="patchwright-box-"))
+        for name in _FOLDERS:
+            (root / name).mkdir()
+        return root
+
+    def _box(self, spec: BoxSpec, root: Path) -> ProcessBox:
+        box = ProcessBox(spec, root, self)
+        self._boxes = {other for other in self._boxes if not other.closed} | {box}
         return box
 
     async def close(self) -> None:
@@ -219,20 +238,23 @@ class ProcessBackend:
         self._boxes.clear()
 
 
-async def _wait(process: asyncio.subprocess.Process, limit: float, mark: str) -> bool:
-    """Wait for the shell to end; whether it had to be killed. Kills the command when cancelled."""
+async def _wait(
+    process: asyncio.subprocess.Process, failure: asyncio.Future[Exception], limit: float, mark: str
+) -> bool:
+    """Wait for the shell to end; whether its time was up. Kills the command then, at a failure of its
+    listener, and when cancelled.
+    """
+    ended = asyncio.ensure_future(process.wait())
+    either: set[asyncio.Future[Any]] = {ended, failure}
     try:
-        async with asyncio.timeout(limit):
-            await process.wait()
-        return False
-    except TimeoutError:
-        return True
+        await asyncio.wait(either, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        return not ended.done() and not failure.done()
     finally:
-        if process.returncode is None:
+        if not ended.done():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             _kill_marked(mark)
-            await process.wait()
+        await ended
 
 
 def _kill_marked(mark: str) -> None:
@@ -257,6 +279,16 @@ def _variables(pid: int) -> list[bytes]:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return []
+
+
+def _copy(original: Path, copy: Path) -> None:
+    for name in _FOLDERS:
+        source, target = (os.open(root / name, os.O_RDONLY | os.O_DIRECTORY) for root in (original, copy))
+        try:
+            TreeCopy(source, target, owner=None).run()
+        finally:
+            os.close(source)
+            os.close(target)
 
 
 def _remove(root: Path) -> None:

@@ -15,6 +15,7 @@ import shutil
 import stat
 
 from patchwright.sandbox import syscalls
+from patchwright.sandbox.trees import TreeCopy
 
 HOME = "/home/agent"
 SHIMS = "/opt/patchwright/bin"
@@ -37,7 +38,10 @@ GITCONFIG = """[user]
 """Commits work without set-up, and nothing goes on in the background."""
 
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr")
-_DEVICES = ("null", "zero", "full", "random", "urandom")
+SYSTEM = (*(f"/{name}" for name in _SYSTEM), "/etc")
+"""The folders of the host's system, as boxes see them."""
+DEVICES = ("null", "zero", "full", "random", "urandom")
+"""What a box has in /dev, beside its own terminals."""
 _ETC = (
     "alternatives",
     "ca-certificates.conf",
@@ -72,6 +76,8 @@ _OLD = "/oldroot"
 _STAGE = "/mnt"
 _PRIVATE = {"tmp": "/tmp", "home": HOME, "run": "/run", "shm": "/dev/shm"}
 """Folder of a box's own tmpfs -> where it appears."""
+_COPIED = ("work", "home", "tmp", "shm")
+"""What a fork takes along: /run is about processes, which it does not."""
 _STICKY = ("/tmp", "/dev/shm")
 
 
@@ -82,7 +88,6 @@ def build_template(prefixes: list[str], programs: dict[str, str]) -> None:
     scripts in SHIMS. Raises OSError when the kernel refuses a mount.
     """
     sources = {prefix: os.path.realpath(prefix) for prefix in prefixes}
-    syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
     # Any folder that exists everywhere will do: the mount leaves it again when it becomes the root.
     syscalls.mount("box", "/tmp", "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=0755")
     os.mkdir("/tmp" + _OLD)
@@ -103,11 +108,11 @@ def build_template(prefixes: list[str], programs: dict[str, str]) -> None:
     os.rmdir(_OLD)
 
 
-def furnish(workdir: str, disk_mb: int, prefixes: list[str]) -> None:
+def furnish(workdir: str, disk_mb: int, prefixes: list[str]) -> int:
     """Lay a box's own writable folders over the template, inside its own mount namespace.
 
     One tmpfs of `disk_mb` holds them all, so one bound covers all. `workdir` has passed `check_workdir`.
-    Raises OSError when the kernel refuses.
+    Returns a descriptor of that tmpfs, which is a box's files. Raises OSError when the kernel refuses.
     """
     covered = _open_covered(prefixes)
     os.makedirs(workdir, exist_ok=True)  # in the template, which is still writable here
@@ -124,8 +129,26 @@ def furnish(workdir: str, disk_mb: int, prefixes: list[str]) -> None:
         os.close(fd)
     if "work" not in places:
         os.makedirs(workdir, exist_ok=True)
+    files = os.open(_STAGE, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     syscalls.unmount(_STAGE)
     _fresh_kernel_mounts()
+    return files
+
+
+def fill(files: int, source: int, user: int) -> None:
+    """Copy into the furnished box `files` what another one, `source`, holds; `user` gets what it owned.
+
+    Raises OSError when it does not fit.
+    """
+    for name in _COPIED:
+        try:
+            original = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=source)
+        except FileNotFoundError:
+            continue  # the working directory lies in another folder
+        copy = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=files)
+        TreeCopy(original, copy, user).run()
+        os.close(original)
+        os.close(copy)
 
 
 def own(workdir: str, user: int) -> None:
@@ -134,12 +157,11 @@ def own(workdir: str, user: int) -> None:
         os.chown(place, user, user)
 
 
-def check_workdir(workdir: str, prefixes: list[str]) -> None:
-    """Raises ValueError when a box cannot have its working directory at `workdir`."""
+def check_workdir(workdir: str, taken: list[str]) -> None:
+    """Raises ValueError when a box in which others have `taken` cannot have its working directory there."""
     if not workdir.startswith("/") or os.path.normpath(workdir) != workdir:
         raise ValueError(f"workdir {workdir!r} must be an absolute path without '..'")
-    taken = [f"/{name}" for name in (*_SYSTEM, "etc", "dev", "proc", "sys")] + prefixes
-    for path in taken:
+    for path in ["/dev", "/proc", "/sys", *taken]:
         if _within(workdir, path) or _within(path, workdir):
             raise ValueError(f"workdir {workdir!r} collides with {path!r} of the box; choose e.g. '/testbed'")
 
@@ -188,7 +210,7 @@ def _bind_locked(source: str, target: str) -> None:
 
 def _devices() -> None:
     os.mkdir("/dev")
-    for name in _DEVICES:
+    for name in DEVICES:
         with open(f"/dev/{name}", "xb"):
             pass
         syscalls.bind(f"{_OLD}/dev/{name}", f"/dev/{name}")

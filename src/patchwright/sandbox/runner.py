@@ -20,8 +20,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from patchwright.sandbox import processes, wire
+from patchwright.sandbox.archive import pack
 from patchwright.sandbox.files import read_file, write_file
 from patchwright.sandbox.output import CANNOT_RUN, LONG_COMMAND, TIMED_OUT, Output
+from patchwright.sandbox.stream import Stream
 from patchwright.sandbox.warm import Calls, Warm
 
 SHELL = "/bin/bash"
@@ -44,6 +46,8 @@ class _Command:
     started: float = field(default_factory=time.monotonic)
     output: Output = field(default_factory=Output)
     timed_out: bool = False
+    stream: bool = False
+    """Whether the client wants the output as it comes."""
 
 
 class Runner:
@@ -57,6 +61,7 @@ class Runner:
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._command: _Command | None = None
+        self._stream = Stream(control)
         self._backlog: deque[wire.Frame] = deque()
         """Requests that arrived while a command ran, or was dying after its cancellation."""
         self._woken = self._catch_children()
@@ -153,6 +158,8 @@ class Runner:
             elif operation == "write":
                 write_file(self._absolute(header["path"]), body, header["mode"])
                 self._reply({"id": header["id"]})
+            elif operation == "pack":
+                self._reply({"id": header["id"]}, pack(header["folders"]))
         except (OSError, ValueError, MemoryError) as error:
             self._refuse(header, error)
 
@@ -169,6 +176,7 @@ class Runner:
 
     def _reply(self, header: wire.Header, body: bytes = b"") -> None:
         try:
+            self._stream.finish()
             self._control.sendall(wire.pack(header, body))
         except OSError:
             os._exit(0)
@@ -191,7 +199,9 @@ class Runner:
         finally:
             os.close(writable)
         deadline = started + header["timeout"]
-        self._command = _Command(header["id"], pid, readable, deadline, bystanders, started)
+        self._command = _Command(
+            header["id"], pid, readable, deadline, bystanders, started, stream=header.get("stream", False)
+        )
         self._watch(readable, self._on_output)
 
     def _on_output(self) -> None:
@@ -199,9 +209,17 @@ class Runner:
         if self._command is not None:
             data = _read_some(self._command.pipe)
             if data:
-                self._command.output.add(data)
+                self._took(self._command, data)
             elif data is not None:  # every writer is gone; the exit follows
                 self._unwatch(self._command.pipe)
+
+    def _took(self, command: _Command, data: bytes) -> None:
+        command.output.add(data)
+        if command.stream:
+            try:
+                self._stream.offer(command.id, data)
+            except OSError:
+                os._exit(0)
 
     def _kill(self, command: _Command) -> None:
         command.timed_out = True
@@ -212,7 +230,7 @@ class Runner:
         self._command = None
         drained = 0
         while drained < _LAST_DRAIN and (data := _read_some(command.pipe)):
-            command.output.add(data)
+            self._took(command, data)
             drained += len(data)
         self._discard_rest(command.pipe)
         head, omitted, tail = command.output.parts()

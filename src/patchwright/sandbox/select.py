@@ -8,8 +8,9 @@ from patchwright.sandbox.base import SandboxBackend
 BACKENDS = ("namespace", "docker", "process")
 
 
-def open_backend(name: str, *, image: str | None = None) -> SandboxBackend:
-    """The backend called `name`. `image` is for docker: what boxes of image `host` are made from.
+def open_backend(name: str, *, image: str | None = None, warm: int = 0) -> SandboxBackend:
+    """The backend called `name`. `image` and `warm` are for docker: what boxes of image `host` are made from,
+    and how many containers are kept started.
 
     Raises ConfigError for an unknown name, or an image that the backend cannot use.
 
@@ -18,7 +19,7 @@ def open_backend(name: str, *, image: str | None = None) -> SandboxBackend:
     if name == "docker":
         from patchwright.sandbox.docker import DockerBackend
 
-        return DockerBackend(default_image=image)
+        return DockerBackend(default_image=image, warm=warm)
     if name not in BACKENDS:
         raise ConfigError(f"sandbox {name!r} does not exist; choose one of {', '.join(BACKENDS)}")
     if image is not None:

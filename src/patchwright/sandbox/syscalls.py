@@ -28,6 +28,7 @@ MS_REMOUNT = 0x20
 MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_PRIVATE = 0x40000
+MS_SLAVE = 0x80000
 MNT_DETACH = 0x2
 
 _AT_FDCWD = -100
@@ -35,21 +36,30 @@ _AT_RECURSIVE = 0x8000
 _MOUNT_ATTR_RDONLY = 0x1
 _MOUNT_ATTR_NOSUID = 0x2
 _MOUNT_ATTR_NODEV = 0x4
+_MOUNT_ATTR_IDMAP = 0x100000
+_AT_EMPTY_PATH = 0x1000
+_OPEN_TREE_CLONE = 1
+_MOVE_MOUNT_F_EMPTY_PATH = 0x4
 
 _PR_SET_DUMPABLE = 4
 _PR_SET_KEEPCAPS = 8
 _PR_SET_NAME = 15
+_PR_SET_SECCOMP = 22
 _PR_CAPBSET_DROP = 24
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
 
+_SECCOMP_MODE_FILTER = 2
+
 _CAP_VERSION_3 = 0x20080522
 CAP_SYS_ADMIN = 21
 _LAST_CAP = 63
 
 # Numbers of the calls glibc may be too old to name; equal on x86-64 and on every asm-generic machine.
+_SYS_OPEN_TREE = 428
+_SYS_MOVE_MOUNT = 429
 _SYS_PIDFD_GETFD = 438
 _SYS_MOUNT_SETATTR = 442
 _SYS_KEYCTL = {"x86_64": 250}.get(os.uname().machine, 219)
@@ -103,6 +113,28 @@ def lock_down(path: str) -> None:
     _check(result, f"mount_setattr {path}")
 
 
+def clone_mount(path: str) -> int:
+    """A descriptor of a mount of its own, not yet anywhere, of the folder at `path`."""
+    flags = ctypes.c_uint(_OPEN_TREE_CLONE | os.O_CLOEXEC)
+    return _check(_libc.syscall(_SYS_OPEN_TREE, ctypes.c_int(_AT_FDCWD), path.encode(), flags), "open_tree")
+
+
+def map_mount(mount_fd: int, namespace: int) -> None:
+    """Show the files of a cloned mount with their owners as the user namespace `namespace` maps them,
+    read-only."""
+    attributes = struct.pack("=QQQQ", _MOUNT_ATTR_IDMAP | _MOUNT_ATTR_RDONLY, 0, 0, namespace)
+    empty, size = ctypes.c_uint(_AT_EMPTY_PATH), ctypes.c_size_t(len(attributes))
+    result = _libc.syscall(_SYS_MOUNT_SETATTR, ctypes.c_int(mount_fd), b"", empty, attributes, size)
+    _check(result, "mount_setattr")
+
+
+def attach_mount(mount_fd: int, path: str) -> None:
+    """Put a cloned mount at `path`."""
+    at, flags = ctypes.c_int(_AT_FDCWD), ctypes.c_uint(_MOVE_MOUNT_F_EMPTY_PATH)
+    result = _libc.syscall(_SYS_MOVE_MOUNT, ctypes.c_int(mount_fd), b"", at, path.encode(), flags)
+    _check(result, f"move_mount {path}")
+
+
 def unmount(path: str) -> None:
     """Detach the mount at `path`, with all below it."""
     _check(_libc.umount2(path.encode(), MNT_DETACH), f"umount {path}")
@@ -137,6 +169,13 @@ def keep_capabilities() -> None:
 def no_new_privileges() -> None:
     """From here on no exec can gain anything."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def filter_calls(program: bytes) -> None:
+    """Put this process under a seccomp filter in classic BPF, for good."""
+    buffer = ctypes.create_string_buffer(program, len(program))
+    described = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))  # struct sock_fprog
+    _check(_libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), described, 0, 0), "seccomp")
 
 
 def drop_bounding_set() -> None:

@@ -2,7 +2,8 @@
 
 Standard library only. It makes the template root file system its own root, so that a box is one fork,
 fresh namespaces, and a few mounts. Started by `namespace.py`, after `warm.preload`; it ends when its
-client closes the control socket or dies. A message on that socket is one byte and the box's socket.
+client closes the control socket or dies. A message on that socket is one byte and the box's socket, and
+for a fork the files of the box it comes from.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ import signal
 import socket
 import sys
 import traceback
+from dataclasses import dataclass, replace
 from typing import Any
 
-from patchwright.sandbox import archive, privileges, rootfs, syscalls, wire
+from patchwright.sandbox import archive, imageroot, privileges, rootfs, syscalls, wire
+from patchwright.sandbox.cgroups import Groups
+from patchwright.sandbox.imageroot import ImageError, ImageRoot
 from patchwright.sandbox.privileges import Identity
 from patchwright.sandbox.runner import Runner
 from patchwright.sandbox.warm import Warm
@@ -31,52 +35,80 @@ def main(control_fd: int, settings: str, warm: Warm | None) -> None:
     control = socket.socket(fileno=control_fd)
     options: dict[str, Any] = json.loads(settings)
     prefixes: list[str] = options["prefixes"]
+    groups = Groups.find()  # while the host's file system is in sight
     try:
-        identity = _prepare(prefixes, warm)
+        identity, host = _prepare(prefixes, warm)
     except OSError as error:
         control.sendall(wire.pack({"error": str(error), "denied": error.errno == errno.EPERM}))
         return
-    control.sendall(wire.pack({"ready": True}))
-    _serve(control, identity, prefixes, warm)
+    control.sendall(wire.pack({"ready": True, "controllers": groups.controllers}))
+    _serve(control, _Order(identity, prefixes, groups, host), warm)
+    groups.sweep()
+    os._exit(0)
 
 
-def _prepare(prefixes: list[str], warm: Warm | None) -> Identity:
+def _prepare(prefixes: list[str], warm: Warm | None) -> tuple[Identity, int]:
     os.umask(0o022)
     os.nice(_NICE)
     syscalls.set_name("patchwright-box")
     identity = privileges.enter_mount_namespace()
+    syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_SLAVE)  # what is mounted later is seen
+    host = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
     rootfs.build_template(prefixes, warm.programs() if warm else {})
     sys.path[:] = [path for path in sys.path if path.endswith(".zip") or os.path.isdir(path)]  # noqa: PTH112
     syscalls.become_subreaper()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # boxes are reaped by the kernel
     gc.collect()
     gc.freeze()  # a collection in a fork leaves shared pages shared
-    return identity
+    return identity, host
 
 
-def _serve(control: socket.socket, identity: Identity, prefixes: list[str], warm: Warm | None) -> None:
+@dataclass(frozen=True)
+class _Order:
+    """What all boxes of the fork server are made from, and what one of them is made from besides."""
+
+    identity: Identity
+    prefixes: list[str]
+    groups: Groups
+    host: int
+    """A mount namespace in which the host's files are, for boxes that are made from folders of it."""
+    number: int = 0
+    source: int | None = None
+    """The files of the box this one is forked from, if it is."""
+
+    @property
+    def user(self) -> int:
+        """User and group id of the box, as seen from outside."""
+        return self.identity.user(self.number)
+
+
+def _serve(control: socket.socket, common: _Order, warm: Warm | None) -> None:
     own = os.open("/proc/self/ns/pid", os.O_RDONLY)
     number = 0
     while True:
-        message, fds, _, _ = socket.recv_fds(control, 1, 1)
+        message, fds, _, _ = socket.recv_fds(control, 1, 2)
         if not message:
             return
-        box = socket.socket(fileno=fds[0])
+        box, source = socket.socket(fileno=fds[0]), fds[1] if len(fds) > 1 else None
         number += 1
         try:
-            if identity.root:  # the child is PID 1 at once; an ordinary user may not come back like this
+            if common.identity.root:  # the child is PID 1 at once; an ordinary user may not come back so
                 syscalls.setns(own, syscalls.CLONE_NEWPID)
                 syscalls.unshare(syscalls.CLONE_NEWPID)
             if os.fork() == 0:
                 control.close()
                 os.close(own)
-                _box(box, identity, identity.user(number), prefixes, warm)
+                _box(box, replace(common, number=number, source=source), warm)
         except OSError as error:
             _refuse(box, f"cannot start a box: {error}")
         box.close()
+        if source is not None:
+            os.close(source)
 
 
-def _box(box: socket.socket, identity: Identity, user: int, prefixes: list[str], warm: Warm | None) -> None:
+def _box(box: socket.socket, order: _Order, warm: Warm | None) -> None:
     """The whole life of PID 1 of a box. Never returns."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -86,14 +118,17 @@ def _box(box: socket.socket, identity: Identity, user: int, prefixes: list[str],
             if os.fork():
                 return
         spec, data = wire.receive(box)
-        _isolate(spec, identity, user, prefixes)
+        groups = order.groups.enter(order.number, spec["memory_mb"] + spec["disk_mb"], spec["processes"])
+        files = _isolate(spec, order)
         if data:
             archive.unpack(data, spec["workdir"])
-        runner = Runner(box, spec["workdir"], spec["env"], warm)
-        _announce(box)
+        runner = Runner(box, spec["workdir"], spec["env"], None if spec["lowers"] else warm)
+        _announce(box, groups, files)
         runner.run()
     except EOFError:
         pass  # the client changed its mind
+    except ImageError as error:
+        _refuse(box, str(error), mistake=True)
     except (OSError, archive.ArchiveError) as error:
         _refuse(box, str(error))
     except BaseException:
@@ -102,19 +137,38 @@ def _box(box: socket.socket, identity: Identity, user: int, prefixes: list[str],
         os._exit(0)
 
 
-def _isolate(spec: wire.Header, identity: Identity, user: int, prefixes: list[str]) -> None:
-    workdir, disk_mb = spec["workdir"], spec["disk_mb"]
-    syscalls.unshare(
-        syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
-    )
-    rootfs.furnish(workdir, disk_mb, prefixes)
-    rootfs.own(workdir, user)
+def _isolate(spec: wire.Header, order: _Order) -> int:
+    """Leave the host behind; the descriptor of the box's files."""
+    others = syscalls.CLONE_NEWNET | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
+    if spec["lowers"]:
+        syscalls.setns(order.host, syscalls.CLONE_NEWNS)
+    os.close(order.host)
+    syscalls.unshare(syscalls.CLONE_NEWNS | others)
+    files = _furnish(spec, order)
+    if order.source is not None:
+        os.close(order.source)
     socket.sethostname("box")
     syscalls.loopback_up()
     os.chdir("/")
-    privileges.drop(user, identity.root)
+    inside = imageroot.USER if spec["lowers"] else rootfs.USER
+    privileges.drop(order.user, order.identity.root, inside)
     # After the user namespace is made: a limit it inherits would count all boxes of this user together.
-    privileges.limit(spec["memory_mb"], spec["processes"], disk_mb)
+    privileges.limit(spec["memory_mb"], spec["processes"], spec["disk_mb"])
+    if spec["lowers"]:
+        imageroot.settle(spec["workdir"], rootfs.GITCONFIG)
+    return files
+
+
+def _furnish(spec: wire.Header, order: _Order) -> int:
+    workdir, disk_mb = spec["workdir"], spec["disk_mb"]
+    if spec["lowers"]:
+        syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
+        return ImageRoot(spec["lowers"], disk_mb, order.user, order.identity).furnish(order.source)
+    files = rootfs.furnish(workdir, disk_mb, order.prefixes)
+    rootfs.own(workdir, order.user)
+    if order.source is not None:
+        rootfs.fill(files, order.source, order.user)
+    return files
 
 
 def _silence() -> None:
@@ -125,15 +179,17 @@ def _silence() -> None:
     os.close(null)
 
 
-def _announce(box: socket.socket) -> None:
-    """Tell the client that the box is open, and hand it a handle that kills it and tells its end."""
+def _announce(box: socket.socket, groups: list[str], files: int) -> None:
+    """Tell the client that the box is open, and hand it a handle that kills it, and one of its files."""
     pidfd = os.pidfd_open(os.getpid())
-    socket.send_fds(box, [wire.pack({"ready": True})], [pidfd])
+    socket.send_fds(box, [wire.pack({"ready": True, "groups": groups})], [pidfd, files])
     os.close(pidfd)
+    os.close(files)
 
 
-def _refuse(box: socket.socket, message: str) -> None:
+def _refuse(box: socket.socket, message: str, *, mistake: bool = False) -> None:
+    """Tell the client why there is no box; `mistake`: the user can mend it."""
     try:
-        box.sendall(wire.pack({"error": message}))
+        box.sendall(wire.pack({"error": message, "mistake": mistake}))
     except OSError:
         pass  # the client is gone
