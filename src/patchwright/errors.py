@@ -5,6 +5,7 @@
     |-- AgentError           the agent went wrong: ends the attempt, which is graded as it stands
     `-- InfraError           the machinery went wrong: the attempt is void and may be retried
         |-- SandboxError     a box could not be opened, or died
+        |-- ImageError       an image could not be fetched, or is not what it says
         |-- EngineError      the model server could not answer
         |   `-- EngineBusy   its queue is full: try again later
         |-- GradeError       no verdict could be reached (no tests in the log, grader's box died)
@@ -21,6 +22,7 @@ __all__ = [
     "EngineBusy",
     "EngineError",
     "GradeError",
+    "ImageError",
     "InfraError",
     "PatchwrightError",
     "SandboxError",
@@ -46,6 +48,10 @@ class InfraError(PatchwrightError):
 
 class SandboxError(InfraError):
     """A box could not be opened, or died under a command."""
+
+
+class ImageError(InfraError):
+    """An image could not be fetched, or is not what it says it is."""
 
 
 class EngineError(InfraError):
