@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from patchwright import __version__
-from patchwright.cli import bench, check, gateway, look, tasks, train, work
+from patchwright.cli import bench, check, gateway, images, look, node, pool, tasks, train, work
 from patchwright.errors import ConfigError, PatchwrightError
 
 __all__ = ["app", "main"]
@@ -44,6 +44,7 @@ def _root(
 
 app.command("quickstart")(work.quickstart)
 app.add_typer(tasks.app, name="tasks")
+app.add_typer(images.app, name="images")
 app.command("rollout")(work.rollout)
 app.command("grade")(work.grade)
 app.command("eval")(work.evaluate)
@@ -52,8 +53,10 @@ app.command("serve")(gateway.serve)
 app.add_typer(gateway.app, name="gateway")
 app.command("show")(look.show)
 app.command("doctor")(look.doctor)
+app.add_typer(pool.app, name="pool")
 app.add_typer(check.app, name="check")
 app.add_typer(bench.app, name="bench")
+app.add_typer(node.app, name="node")
 
 
 def main() -> None:

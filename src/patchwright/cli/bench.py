@@ -1,13 +1,15 @@
-"""`bench engine`, `bench gateway`, `bench sandbox`, `bench train`: what the parts cost on this machine."""
+"""`bench engine`, `bench fleet`, `bench gateway`, `bench sandbox`, `bench train`: what the parts cost on this
+machine."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from patchwright.cli.options import Image, execute, output
+from patchwright.cli.options import Image, SandboxName, execute, output
 
 __all__ = ["app"]
 
@@ -25,6 +27,49 @@ def engine(model: Model = None) -> None:
     output().print(execute(engine_table(model)))
 
 
+@app.command("fleet")
+def fleet(
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes of our own pool.")] = 2,
+    leases: Annotated[int, typer.Option("--leases", min=1, help="Episodes at once.")] = 15,
+    commands: Annotated[int, typer.Option("--commands", min=1, help="Commands of each episode.")] = 20,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of every request, in turn.")] = 30,
+    sandbox: SandboxName = "namespace",
+    image: Annotated[str, typer.Option("--image", help="What every box is made from.")] = "host",
+    url: Annotated[
+        list[str] | None,
+        typer.Option("--url", help="Another pool, measured beside ours by swe-rl's protocol; repeatable."),
+    ] = None,
+    seed_protocol: Annotated[
+        bool, typer.Option("--seed-protocol", help="Measure ours by swe-rl's protocol too.")
+    ] = False,
+    simulated_nodes: Annotated[
+        int, typer.Option("--simulated-nodes", min=0, help="Nodes of the pool with many leases; 0: none.")
+    ] = 64,
+    simulated_leases: Annotated[
+        int, typer.Option("--simulated-leases", min=1, help="Leases it holds.")
+    ] = 1000,
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there too.")
+    ] = None,
+) -> None:
+    """Leases on real nodes: latencies, commands per second, leaks; and a pool of many simulated nodes."""
+    from patchwright.recipes.bench_fleet import FleetBench, bench_fleet
+
+    config = FleetBench(
+        nodes=nodes,
+        leases=leases,
+        commands=commands,
+        rounds=rounds,
+        sandbox=sandbox,
+        image=image,
+        urls=tuple(url or ()),
+        seed_protocol=seed_protocol,
+        simulated_nodes=simulated_nodes,
+        simulated_leases=simulated_leases,
+    )
+    output().print(execute(bench_fleet(config, json)))
+
+
 @app.command("gateway")
 def gateway(model: Model = None) -> None:
     """CPU milliseconds per recorded turn."""
@@ -38,11 +83,17 @@ def sandbox(
     name: Annotated[str, typer.Argument(help="`namespace`, `docker` or `process`.")] = "namespace",
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Boxes opened, one after the other.")] = 30,
     image: Image = None,
+    warm: Annotated[int, typer.Option("--warm", min=0, help="Docker: containers kept started.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Milliseconds to open a box, run a command, run pytest, close it."""
-    from patchwright.recipes.bench import sandbox_table
+    """Milliseconds to create a box, run a command, run pytest, fork it, close it."""
+    from patchwright.recipes.bench import sandbox_table, sandbox_times
 
-    output().print(execute(sandbox_table(name, rounds=rounds, image=image)))
+    times = execute(sandbox_times(name, rounds=rounds, image=image, warm=warm))
+    if as_json:
+        typer.echo(json.dumps({"sandbox": name, "rounds": rounds, "warm": warm, "milliseconds": times}))
+    else:
+        output().print(sandbox_table(name, rounds, times))
 
 
 @app.command("train")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from patchwright.cli.options import Image, SandboxName, execute, output
+from patchwright.cli.options import Image, Override, SandboxName, execute, output
 from patchwright.types import CheckResult
 
 __all__ = ["app"]
@@ -17,13 +17,16 @@ app = typer.Typer(no_args_is_help=True, help="Check that a part keeps its promis
 
 @app.command("sandbox")
 def sandbox(
-    name: Annotated[str, typer.Argument(help="`namespace`, `docker`, `process` or `module:Class`.")],
+    name: Annotated[
+        str, typer.Argument(help="`namespace`, `docker`, `process`, `remote` or `module:Class`.")
+    ],
     image: Image = None,
+    override: Override = None,
 ) -> None:
-    """Check a sandbox backend in real boxes."""
+    """Check a sandbox backend in real boxes; `-s pool=URL -s token_file=FILE` say where `remote` ones are."""
     from patchwright.recipes.check import sandbox_conformance
 
-    _report(execute(sandbox_conformance(name, image=image)))
+    _report(execute(sandbox_conformance(name, image=image, overrides=override or ())))
 
 
 @app.command("engine")

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from pydantic import Field
+
 from patchwright.agent.base import Agent
 from patchwright.agent.bash import BashAgent, BashConfig
 from patchwright.config import Config
@@ -14,8 +16,14 @@ from patchwright.engine.base import Engine
 from patchwright.engine.config import LocalEngineConfig
 from patchwright.engine.process import ProcessEngine
 from patchwright.engine.scripted import ScriptedEngine
+from patchwright.fleet.client import PoolClient
+from patchwright.fleet.pool_api import DEFAULT_POOL_PORT
+from patchwright.fleet.remote import RemoteBackend
+from patchwright.fleet.tokens import POOL_TOKEN, config_folder, read_token, trust
 from patchwright.gateway.server import Gateway
 from patchwright.grade.tests import Grader
+from patchwright.images.config import ImagesConfig
+from patchwright.recipes.image_boxes import ImageBackend
 from patchwright.render import Renderer
 from patchwright.rollout.rollout import Line
 from patchwright.sandbox.base import SandboxBackend
@@ -27,9 +35,21 @@ class SandboxConfig(Config):
     """Which boxes."""
 
     use: str = "namespace"
-    """`namespace` (rootless, no daemon), `docker`, or `process` (isolates nothing)."""
+    """`namespace` (rootless, no daemon), `docker`, `process` (isolates nothing), or `remote` (a pool's)."""
     image: str = ""
-    """Docker only: the image of tasks that name none; it must have bash, git, python3 and pytest."""
+    """Docker and remote: the image of tasks that name none; it must have bash, git, python3 and pytest."""
+    images: ImagesConfig = ImagesConfig()
+    """Namespace only: the store of images that tasks name."""
+    pool: str = f"http://127.0.0.1:{DEFAULT_POOL_PORT}"
+    """Remote only: address of the pool."""
+    token_file: str = ""
+    """Remote only: file with the pool's token; that of a pool on this machine when empty."""
+    ca_file: str = ""
+    """Remote only: certificates, PEM, by which pool and nodes are known; the system's when empty."""
+    direct: bool = True
+    """Remote only: commands go to the nodes themselves; false sends everything through the pool."""
+    wait: float = Field(default=600.0, ge=0)
+    """Remote only: seconds a box may wait for a free slot."""
 
 
 class SamplingConfig(Config):
@@ -69,11 +89,21 @@ class LineConfig(Config):
 @asynccontextmanager
 async def open_boxes(config: SandboxConfig) -> AsyncIterator[SandboxBackend]:
     """The sandbox backend, closed with every box at the end. Raises ConfigError or SandboxError."""
-    backend = open_backend(config.use, image=config.image or None)
+    backend = _backend(config)
     try:
         yield backend
     finally:
         await backend.close()
+
+
+def _backend(config: SandboxConfig) -> SandboxBackend:
+    if config.use == "remote":
+        token = read_token(Path(config.token_file) if config.token_file else config_folder() / POOL_TOKEN)
+        verify = trust(Path(config.ca_file) if config.ca_file else None)
+        client = PoolClient(config.pool, token, direct=config.direct, verify=verify)
+        return RemoteBackend(client, image=config.image or "host", wait=config.wait)
+    backend = open_backend(config.use, image=config.image or None)
+    return ImageBackend(backend, config.images) if config.use == "namespace" else backend
 
 
 @asynccontextmanager

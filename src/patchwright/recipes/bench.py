@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
+import math
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,9 +20,11 @@ from patchwright.train.config import ModelConfig
 from patchwright.train.tokenizer import save_tokenizer, train_tokenizer
 from patchwright.train.worker import create_model
 
-__all__ = ["engine_table", "gateway_table", "sandbox_table", "train_table"]
+__all__ = ["engine_table", "gateway_table", "sandbox_table", "sandbox_times", "train_table"]
 
 T = TypeVar("T")
+_PERCENTILES = ("p50", "p95", "p99")
+_PAUSE = 1.0
 _TEST = b"def test_a():\n    assert 1 + 1 == 2\n"
 
 
@@ -62,17 +64,35 @@ async def train_table() -> Table:
     return table
 
 
-async def sandbox_table(name: str, *, rounds: int = 30, image: str | None = None) -> Table:
-    """Median wall milliseconds of what every attempt does in a box, one box at a time."""
-    backend = open_backend(name, image=image)
+async def sandbox_times(
+    name: str, *, rounds: int = 30, image: str | None = None, warm: int = 0
+) -> dict[str, dict[str, float]]:
+    """What every attempt does in a box -> p50, p95 and p99 of it in wall milliseconds, one box at a time."""
+    backend = open_backend(name, image=image, warm=warm)
     try:
         await _round(backend)  # starts helpers, fills caches
-        times = [await _round(backend) for _ in range(rounds)]
+        times = []
+        for _ in range(rounds):
+            if warm:
+                await asyncio.sleep(_PAUSE)  # as an attempt would take, in which the next box is made ready
+            times.append(await _round(backend))
     finally:
         await backend.close()
-    table = _table(f"{name} boxes: median of {rounds}, wall ms", *times[0])
-    table.add_row(*(f"{1000 * statistics.median(row[what] for row in times):.1f}" for what in times[0]))
+    return {what: _percentiles([1000 * row[what] for row in times]) for what in times[0]}
+
+
+def sandbox_table(name: str, rounds: int, times: dict[str, dict[str, float]]) -> Table:
+    """The same to look at."""
+    table = _table(f"{name} boxes: {rounds} rounds, wall ms", "", *_PERCENTILES)
+    for what, values in times.items():
+        table.add_row(what, *(f"{value:.1f}" for value in values.values()))
     return table
+
+
+def _percentiles(values: list[float]) -> dict[str, float]:
+    """The smallest values that so many of a hundred do not exceed."""
+    ranked = sorted(values)
+    return {f"p{n}": ranked[math.ceil(n / 100 * len(ranked)) - 1] for n in (50, 95, 99)}
 
 
 async def _round(backend: SandboxBackend) -> dict[str, float]:
@@ -84,11 +104,13 @@ async def _round(backend: SandboxBackend) -> dict[str, float]:
         seconds[what] = time.perf_counter() - started
         return result
 
-    box: Sandbox = await timed("open", lambda: backend.open(BoxSpec()))
+    box: Sandbox = await timed("create", lambda: backend.open(BoxSpec()))
     await timed("write", lambda: box.write("test_a.py", _TEST))
-    await timed("command", lambda: box.exec("true"))
+    await timed("exec", lambda: box.exec("true"))
     await timed("pytest", lambda: box.exec("pytest -q test_a.py"))
+    fork = await timed("fork", box.fork)
     await timed("close", box.close)
+    await fork.close()
     return seconds
 
 

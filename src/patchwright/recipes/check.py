@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -17,11 +17,12 @@ from starlette.routing import Route
 from patchwright.agent.base import Agent
 from patchwright.agent.bash import BashAgent
 from patchwright.agent.check import BUSY, STOP, Script, check_agent
-from patchwright.config import pick
+from patchwright.config import load_config, pick
 from patchwright.engine.base import Engine
 from patchwright.engine.check import check_engine
 from patchwright.engine.config import LocalEngineConfig
 from patchwright.engine.process import ProcessEngine
+from patchwright.recipes.assembly import SandboxConfig, open_boxes
 from patchwright.render import Renderer
 from patchwright.sandbox.base import SandboxBackend
 from patchwright.sandbox.check import check_sandbox
@@ -34,8 +35,15 @@ _RUNNING, _QUEUE = 4, 4
 """A small queue, so that the check of a full one takes few requests."""
 
 
-async def sandbox_conformance(use: str, *, image: str | None = None) -> list[CheckResult]:
-    """Check a backend: a built-in name, or `module:Class` called without arguments."""
+async def sandbox_conformance(
+    use: str, *, image: str | None = None, overrides: Sequence[str] = ()
+) -> list[CheckResult]:
+    """Check a backend: a built-in name, with keys of `SandboxConfig`, or `module:Class` called without
+    arguments."""
+    if ":" not in use:
+        given = [f"use={use}", *([f"image={image}"] if image else []), *overrides]
+        async with open_boxes(load_config(SandboxConfig, None, given)) as backend:
+            return await check_sandbox(backend)
     backend = _sandbox(use, image)
     try:
         return await check_sandbox(backend)

@@ -1,0 +1,75 @@
+"""Nodes and pools as processes of their own, for the tests that kill them."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from patchwright.fleet.client import PoolClient
+
+PATCHWRIGHT = Path(sys.executable).with_name("patchwright")
+
+
+class Server:
+    """One `patchwright node|pool serve`; it says where it listens on stderr."""
+
+    def __init__(self, folder: Path, *arguments: object) -> None:
+        self._folder = folder
+        self._arguments = [str(argument) for argument in arguments]
+        self.start()
+
+    def start(self) -> None:
+        environment = {
+            **os.environ,
+            "XDG_CONFIG_HOME": f"{self._folder}/config",
+            "XDG_STATE_HOME": f"{self._folder}/state",
+        }
+        self.process = subprocess.Popen(
+            [PATCHWRIGHT, *self._arguments], stderr=subprocess.PIPE, env=environment, text=True
+        )
+        lines = iter(self.process.stderr.readline, "")
+        self.url = next(line.split()[1] for line in lines if line.split()[:1] in (["node"], ["pool"]))
+        threading.Thread(target=lambda: list(lines), daemon=True).start()
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        assert self.process.wait(20) == 0
+
+
+class Fleet:
+    """Two nodes and a pool, all with tokens."""
+
+    def __init__(self, folder: Path, *, ttl: float = 60.0, max_per_node: int = 16) -> None:
+        self.folder = folder
+        self.nodes = [Server(folder, "node", "serve", "--port", free_port()) for _ in range(2)]
+        addresses = [part for node in self.nodes for part in ("--node", node.url)]
+        port = free_port()
+        options = ("--ttl", ttl, "--look-seconds", 0.2, "--max-per-node", max_per_node)
+        self.pool = Server(folder, "pool", "serve", "--port", port, *addresses, *options)
+        self.journal = folder / "config" / "patchwright" / f"pool-{port}.db"
+        self.token_file = folder / "config" / "patchwright" / "pool.token"
+
+    def client(self, *, direct: bool = True, patience: float = 30.0) -> PoolClient:
+        return PoolClient(
+            self.pool.url, self.token_file.read_text().strip(), direct=direct, patience=patience
+        )
+
+    def stop(self) -> None:
+        for server in (self.pool, *self.nodes):
+            if server.process.poll() is None:
+                with contextlib.suppress(AssertionError):
+                    server.stop()
+            server.process.stderr.close()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
