@@ -246,7 +246,7 @@ def test_boxes_expire_unless_used_or_renewed(node):
     idle = node.create(ttl=1, lease_id="idle")
     used = node.create(ttl=1, lease_id="used")
     renewed = node.create(ttl=1, lease_id="renewed")
-    assert node.post("/leases/renew", {"leases": {"renewed": 60}}) == (200, {"unknown": []})
+    assert node.post("/leases/renew", {"leases": {"renewed": 60}}) == (200, {"ok": True, "unknown": []})
     node.sh(used, "sleep 2.5")  # longer than its ttl: a command in progress is a use
     open_ = [one["container_id"] for one in node.get("/status").json()["containers"]]
     assert idle not in open_ and used in open_ and renewed in open_
