@@ -12,6 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 
 from patchwright.fleet.api import NodeError
+from patchwright.sandbox.stream import note, stands_for
 
 __all__ = ["Answers", "Job", "Listener"]
 
@@ -41,7 +42,7 @@ class Listener:
     def add(self, chunk: bytes) -> None:
         """Take a chunk; when too much waits already it is left out, and a line says so in its place."""
         if self._size + len(chunk) > _BACKLOG:
-            self._omitted += len(chunk)
+            self._omitted += stands_for(chunk)
         else:
             self._tell()
             self._chunks.append(chunk)
@@ -68,7 +69,7 @@ class Listener:
 
     def _tell(self) -> None:
         if self._omitted:
-            self._chunks.append(b"\n[... %d bytes omitted ...]\n" % self._omitted)
+            self._chunks.append(note(self._omitted))
             self._size += len(self._chunks[-1])
             self._omitted = 0
 

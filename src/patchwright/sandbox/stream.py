@@ -6,12 +6,27 @@ output is left out of the stream, and a line in its place says how much.
 
 from __future__ import annotations
 
+import re
 import socket
 
 from patchwright.sandbox import wire
 
 _PENDING = 256 * 1024
 """Most bytes kept for a client that is behind."""
+
+
+_NOTE = re.compile(rb"\n\[\.\.\. (\d+) bytes not streamed \.\.\.\]\n")
+
+
+def note(missed: int) -> bytes:
+    """The chunk that stands in the place of `missed` bytes."""
+    return b"\n[... %d bytes not streamed ...]\n" % missed
+
+
+def stands_for(chunk: bytes) -> int:
+    """How many bytes of output a chunk is, or says it is."""
+    found = _NOTE.fullmatch(chunk)
+    return int(found[1]) if found else len(chunk)
 
 
 class Stream:
@@ -44,8 +59,7 @@ class Stream:
 
     def _say_what_is_missing(self) -> None:
         if self._missed:
-            line = f"\n[... {self._missed} bytes not streamed ...]\n".encode()
-            self._pending += wire.pack({"id": self._command, "chunk": True}, line)
+            self._pending += wire.pack({"id": self._command, "chunk": True}, note(self._missed))
             self._missed = 0
 
     def _push(self) -> None:
