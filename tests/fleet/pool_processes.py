@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 from patchwright.fleet.client import PoolClient
@@ -17,19 +18,25 @@ PATCHWRIGHT = Path(sys.executable).with_name("patchwright")
 class Server:
     """One `patchwright node|pool serve`; it says where it listens on stderr."""
 
-    def __init__(self, folder: Path, *arguments: object) -> None:
+    def __init__(
+        self, folder: Path, *arguments: object, env: Mapping[str, str] | None = None, files: int | None = None
+    ) -> None:
+        """`files` bounds how many the process may have open."""
         self._folder = folder
+        self._before = () if files is None else ("sh", "-c", f'ulimit -n {files}; exec "$0" "$@"')
         self._arguments = [str(argument) for argument in arguments]
+        self._env = dict(env or {})
         self.start()
 
     def start(self) -> None:
         environment = {
             **os.environ,
+            **self._env,
             "XDG_CONFIG_HOME": f"{self._folder}/config",
             "XDG_STATE_HOME": f"{self._folder}/state",
         }
         self.process = subprocess.Popen(
-            [PATCHWRIGHT, *self._arguments], stderr=subprocess.PIPE, env=environment, text=True
+            [*self._before, PATCHWRIGHT, *self._arguments], stderr=subprocess.PIPE, env=environment, text=True
         )
         lines = iter(self.process.stderr.readline, "")
         self.url = next(line.split()[1] for line in lines if line.split()[:1] in (["node"], ["pool"]))

@@ -199,6 +199,10 @@ def test_files_go_in_and_out(node):
         await client.write(box, "deep/er/ä b.bin", data, mode=0o755)
         assert await client.read(box, "/testbed/deep/er/ä b.bin") == data
         assert (await client.exec(box, "stat -c %a 'deep/er/ä b.bin'")).output == "755\n"
+        for odd in ("a+b c", "%41%2f", "x&path=y#z", "q?;=,'\"", "\n"):
+            await client.write(box, odd, odd.encode())
+            assert await client.read(box, odd) == odd.encode()
+        assert (await client.exec(box, "ls -1 | wc -l")).output == "7\n"
         with pytest.raises(FileNotFoundError):
             await client.read(box, "nowhere")
         with pytest.raises(IsADirectoryError):

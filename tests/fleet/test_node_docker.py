@@ -1,11 +1,15 @@
 """A node of Docker boxes on a real engine; `bash tests/docker_image.sh` makes engine and image ready."""
 
+import asyncio
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
 from node_process import node_process, wait_for
+from tests.fleet.pool_processes import Server, free_port
+
+from patchwright.recipes.check import sandbox_conformance
 
 pytestmark = pytest.mark.docker
 
@@ -51,3 +55,21 @@ def test_docker_boxes_serve_and_end_with_the_node(image, tmp_path):
         node.process.terminate()
         assert node.process.wait(30) == 0
         assert not containers(node)
+
+
+@pytest.mark.e2e
+def test_remote_boxes_of_a_docker_node_conform(image, tmp_path):
+    """The whole suite over pool, node and Docker, with warm containers."""
+    options = ("--port", free_port(), "--sandbox", "docker", "--image", image, "--warm", 2)
+    node = Server(tmp_path, "node", "serve", *options)
+    pool = Server(tmp_path, "pool", "serve", "--port", 0, "--node", node.url)
+    token = tmp_path / "config" / "patchwright" / "pool.token"
+    try:
+        overrides = (f"pool={pool.url}", f"token_file={token}")
+        results = asyncio.run(sandbox_conformance("remote", overrides=overrides))
+        assert len(results) >= 40
+        assert [one for one in results if not one.ok or one.skipped] == []
+    finally:
+        for server in (pool, node):
+            server.stop()
+            server.process.stderr.close()

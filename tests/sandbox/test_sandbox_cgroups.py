@@ -1,6 +1,7 @@
 """Control groups of namespace boxes, where this machine has them for us."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -125,3 +126,66 @@ def test_where_groups_are_put():
         ("/cg/pids", ("pids",), False),
         ("/cg/unified", ("memory",), True),
     ]
+
+
+VERSION_2 = """
+import json, os, signal, sys, time
+from dataclasses import replace
+from pathlib import Path
+from patchwright.sandbox import cgroups, syscalls
+
+syscalls.unshare(syscalls.CLONE_NEWNS)
+syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
+syscalls.mount("none", sys.argv[1], "cgroup2")
+offered = Path(sys.argv[1], "cgroup.controllers").read_text().split()
+switch = Path(sys.argv[1], "cgroup.subtree_control")
+before = switch.read_text().split()
+ours = [name for name in ("memory", "pids", "cpu") if name in offered]
+top = Path(sys.argv[1], f"patchwright-test-{os.getpid()}")
+top.mkdir()
+delegated = tuple(ours or offered[:1])
+cgroups._enable(sys.argv[1], delegated)
+place = cgroups._prepare(str(top), delegated, True)
+enabled = Path(place.path, "cgroup.subtree_control").read_text().split()
+groups = cgroups.Groups([replace(place, controllers=tuple(ours))])
+read, write = os.pipe()
+box = os.fork()
+if box == 0:
+    paths = groups.enter(1, 64, 8)
+    os.write(write, json.dumps(paths).encode())
+    time.sleep(60)
+(path,) = json.loads(os.read(read, 4096))
+files = [Path(path, name) for name in ("memory.max", "pids.max")]
+found = {
+    "delegated": delegated, "enabled": enabled, "inside": Path(f"/proc/{box}/cgroup").read_text(),
+    "path": path, "removed": cgroups.remove(path),
+    "limits": {file.name: file.read_text().strip() for file in files if file.exists()},
+}
+os.kill(box, signal.SIGKILL)
+os.waitpid(box, 0)
+groups.sweep()
+found["left"] = [one.name for one in Path(place.path).iterdir() if one.is_dir()]
+Path(place.path).rmdir()
+top.rmdir()
+for name in set(delegated) - set(before):
+    switch.write_text(f"-{name}")
+print(json.dumps({**found, "ours": ours}))
+"""
+
+
+def test_version_2_of_the_kernel_itself(tmp_path):
+    """It can be mounted where most controllers belong to version 1, too: what is left is used."""
+    if os.geteuid():
+        return  # only root may mount it
+    done = subprocess.run(
+        [sys.executable, "-c", VERSION_2, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(Path(patchwright.__file__).parents[1])},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found["delegated"]) <= set(found["enabled"])
+    assert f"0::{found['path'].removeprefix(str(tmp_path))}\n" in found["inside"]
+    assert not found["removed"] and found["left"] == []
+    bounds = {"memory.max": str(64 << 20), "pids.max": "9"}
+    assert found["limits"] == {name: bounds[name] for name in bounds if name.split(".")[0] in found["ours"]}

@@ -113,6 +113,9 @@ def test_a_backend_is_picked_by_name():
         open_backend("chroot")
     with pytest.raises(ConfigError, match="takes no image"):
         open_backend("namespace", image="python:3.12")
+    for name in ("namespace", "process"):
+        with pytest.raises(ConfigError, match=r"keeps no boxes warm \(warm = 2\)"):
+            open_backend(name, warm=2)
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])

@@ -86,14 +86,16 @@ def sandbox(
     warm: Annotated[int, typer.Option("--warm", min=0, help="Docker: containers kept started.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Milliseconds to create a box, run a command, run pytest, fork it, close it."""
-    from patchwright.recipes.bench import sandbox_table, sandbox_times
+    """Milliseconds to create a box, run a command, run pytest, fork it, close it; and what it holds idle."""
+    from patchwright.recipes.bench import idle_megabytes, sandbox_table, sandbox_times
 
     times = execute(sandbox_times(name, rounds=rounds, image=image, warm=warm))
+    idle = execute(idle_megabytes(name))
     if as_json:
-        typer.echo(json.dumps({"sandbox": name, "rounds": rounds, "warm": warm, "milliseconds": times}))
+        found = {"sandbox": name, "rounds": rounds, "warm": warm, "milliseconds": times}
+        typer.echo(json.dumps({**found, "idle_megabytes": idle}))
     else:
-        output().print(sandbox_table(name, rounds, times))
+        output().print(sandbox_table(name, rounds, times, idle))
 
 
 @app.command("train")

@@ -23,6 +23,9 @@ app = typer.Typer(no_args_is_help=True, help="A node: this machine's boxes, over
 
 Host = Annotated[str, typer.Option("--host", help="Address to listen on; loopback unless told otherwise.")]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
+Warm = Annotated[
+    int, typer.Option("--warm", min=0, help="Docker only: containers kept started of each image in use.")
+]
 MaxBoxes = Annotated[int, typer.Option("--max-boxes", min=1, help="Most boxes open at once.")]
 Ttl = Annotated[
     float | None, typer.Option("--ttl", min=0.1, help="Close boxes after so many seconds without use.")
@@ -47,6 +50,7 @@ def _node(
     port: Port = 5000,
     sandbox: SandboxName = "namespace",
     image: Image = None,
+    warm: Warm = 0,
     max_boxes: MaxBoxes = 64,
     ttl: Ttl = None,
     grace: Grace = 10.0,
@@ -63,7 +67,7 @@ def _node(
     options: dict[str, Any] = {
         "host": host,
         "port": port,
-        "sandbox": {"use": sandbox, "image": image or ""},
+        "sandbox": {"use": sandbox, "image": image or "", "warm": warm},
         "max_boxes": max_boxes,
         "ttl": ttl,
         "grace": grace,

@@ -72,6 +72,9 @@ def serve(
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="Certificate chain, PEM.")] = None,
     tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its private key, PEM.")] = None,
+    audit: Annotated[
+        Path | None, typer.Option("--audit", metavar="FILE", help="File of the audit log.")
+    ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Ask for no token; on loopback only.")] = False,
     plain_http: Annotated[
         bool, typer.Option("--plain-http", help="Listen beyond loopback without TLS.")
@@ -88,6 +91,7 @@ def serve(
         token_file=token_file,
         node_token_file=node_token_file,
         node_ca=node_ca,
+        audit=audit,
         open=open_,
         plain_http=plain_http,
         max_per_node=max_per_node,

@@ -119,6 +119,8 @@ class Answers:
 
     def __init__(self) -> None:
         self._jobs: OrderedDict[str, tuple[bytes, Job]] = OrderedDict()
+        self._size = 0
+        """Bytes of the answers that are kept."""
         self._spent: OrderedDict[str, None] = OrderedDict()
 
     def find(self, key: str, request: bytes) -> Job | None:
@@ -142,7 +144,10 @@ class Answers:
         def settle(task: asyncio.Task[bytes]) -> None:
             if not failures and (task.cancelled() or task.exception()):
                 self._jobs.pop(key, None)
-            self._trim()
+                return
+            self._size += _size(job)
+            if len(self._jobs) > _COUNT or self._size > _BYTES:
+                self._trim()
 
         job.task.add_done_callback(settle)
 
@@ -154,12 +159,11 @@ class Answers:
             self._jobs[key][1].task.cancel()
 
     def _trim(self) -> None:
-        done = [(key, job) for key, (_, job) in self._jobs.items() if job.task.done()]
-        size = sum(_size(job) for _, job in done)
-        for key, job in done:
-            if len(self._jobs) <= _COUNT and size <= _BYTES:
-                return
-            size -= _size(job)
+        """Drop the oldest answers until what is left is within bounds."""
+        for key, job in [(key, job) for key, (_, job) in self._jobs.items() if job.task.done()]:
+            if len(self._jobs) <= _COUNT and self._size <= _BYTES:
+                break
+            self._size -= _size(job)
             del self._jobs[key]
             self._spent[key] = None
         while len(self._spent) > _SPENT:

@@ -47,6 +47,13 @@ class NodeBox:
     clients: list[HungUp] = field(default_factory=list)
     """Requests in progress."""
     closing: asyncio.Task[None] | None = None
+    """Its end, from the first try on; nobody gets in any more."""
+
+    @property
+    def lingers(self) -> bool:
+        """Whether the last try to end it failed."""
+        closing = self.closing
+        return closing is not None and closing.done() and (closing.cancelled() or bool(closing.exception()))
 
     @property
     def name(self) -> str:

@@ -260,53 +260,8 @@ class PoolClient:
 class _ThroughPool(NodeClient):
     """Speaks to a pool as to a node: paths and the name of the box are the pool's."""
 
-    async def exec(
-        self,
-        container_id: str,
-        command: str,
-        *,
-        cwd: str = "",
-        timeout: float = 180.0,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-        on_output: Callable[[bytes], None] | None = None,
-        key: str = "",
-        token: str = "",
-    ) -> Exec:
-        """As `NodeClient.exec`. A pool does not stream: `on_output` gets the result's output at the end."""
-        done = await super().exec(
-            container_id, command, cwd=cwd, timeout=timeout, env=env, stdin=stdin, key=key, token=token
-        )
-        if on_output is not None and done.output:
-            on_output(done.output.encode())
-        return done
-
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: bytes = b"",
-        params: Mapping[str, str] | None = None,
-        headers: Mapping[str, str] | None = None,
-        key: str = "",
-        token: str = "",
-        timeout: float = 60.0,
-        retry: bool = True,
-    ) -> Reply:
-        """As `NodeClient.request`."""
-        if params is not None:
-            params = _renamed(params)
-        else:
-            body = json.dumps(_renamed(json.loads(body))).encode()
-        return await super().request(
-            method, path.removeprefix("/container"), body=body, params=params, headers=headers, key=key,
-            token=token, timeout=timeout, retry=retry,
-        )  # fmt: skip
-
-
-def _renamed(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {"lease_id" if name == "container_id" else name: value for name, value in fields.items()}
+    _box = "lease_id"
+    _without = "/container"
 
 
 def _limits(limits: Limits | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from patchwright.errors import ConfigError, PatchwrightError, SandboxError
+from patchwright.errors import ConfigError, InfraError, PatchwrightError, SandboxError
 from patchwright.fleet.answers import Job
 from patchwright.fleet.api import CreateRequest, EvaluateRequest, ExecRequest, ForkRequest, NodeError
 from patchwright.fleet.boxes import Boxes, NodeBox, digest
@@ -224,10 +224,11 @@ class Node:
         ]
 
     async def reap_forever(self) -> None:
-        """Close the boxes whose time is over, again and again; one that cannot be closed is tried again."""
+        """Close the boxes whose time is over, again and again, and those that could not be closed."""
         while True:
             await asyncio.sleep(_ROUND)
-            late = [box for box in self.boxes.open.values() if box.deadline <= time.monotonic()]
+            now = time.monotonic()
+            late = [box for box in self.boxes.open.values() if box.lingers or box.deadline <= now]
             await asyncio.gather(*(self._reap(box) for box in late), return_exceptions=True)
 
     async def drain(self, grace: float) -> None:
@@ -254,7 +255,7 @@ class Node:
             raise NodeError(f"the box did not open within {timeout:g} s", 500) from None
         except ConfigError as error:
             raise NodeError(str(error), 400) from error
-        except SandboxError as error:
+        except InfraError as error:
             raise NodeError(str(error), 500) from error
         finally:
             self._opening -= 1
@@ -272,19 +273,20 @@ class Node:
         return box
 
     async def _reap(self, box: NodeBox) -> None:
-        if not await box.abandoned():
+        if box.lingers:
+            await self._close(box)
+        elif not await box.abandoned():
             box.touch()
         elif box.deadline <= time.monotonic():
             await self._close(box)
 
     async def _close(self, box: NodeBox) -> None:
         """End a box, once however many ask. Raises NodeError (500) when it could not be ended."""
-        if box.closing is None:
+        if box.closing is None or box.lingers:
             box.closing = asyncio.create_task(box.sandbox.close())
         try:
             await asyncio.shield(box.closing)
-        except SandboxError as error:
-            box.closing = None
+        except (InfraError, OSError) as error:
             raise NodeError(f"container {box.id} could not be closed: {error}", 500) from error
         self.boxes.remove(box)
 

@@ -68,7 +68,7 @@ def body_reply(data: bytes, status: int = 200) -> Response:
 def error_reply(status: int, sentence: str) -> Response:
     """A refusal, with the headers that belong to its status."""
     response = json_reply({"error": sentence}, status)
-    if status == 413:
+    if status in (401, 413):
         response.headers["connection"] = "close"  # the rest of the body is not read
     if status == 503:
         response.headers["retry-after"] = "1"

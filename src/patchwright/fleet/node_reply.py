@@ -108,7 +108,7 @@ def read_exec(data: Mapping[str, Any]) -> Exec:
     )
 
 
-def read_event(line: str) -> dict[str, Any]:
+def read_event(line: bytes) -> dict[str, Any]:
     """One line of a streamed command. Raises NodeError."""
     try:
         event = json.loads(line)

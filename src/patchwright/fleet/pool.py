@@ -15,9 +15,11 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +27,7 @@ from patchwright.fleet import api
 from patchwright.fleet.choose import Want, after_failure, after_success
 from patchwright.fleet.journal import Journal
 from patchwright.fleet.lease_book import Lease, LeaseBook
+from patchwright.fleet.link import Streamed
 from patchwright.fleet.node_reply import Reply
 from patchwright.fleet.pool_api import AllocateRequest, ForkRequest, PoolError
 from patchwright.fleet.pool_care import Caretaker
@@ -180,10 +183,31 @@ class Pool:
     async def forward(
         self, lease_id: str, path: str, fields: Mapping[str, Any], *, key: str = "", timeout: float = 180.0
     ) -> Reply:
-        """Do something in a lease's box; the node's answer as it came. Raises PoolError."""
+        """Do something in a lease's box, once; the node's answer as it came. Raises PoolError."""
         lease = self.book.find(lease_id)
-        body = json.dumps({**fields, "container_id": lease.row.container_id}).encode()
+        body, key = _in_box(lease, fields), key or _new_key()
         return await self._at_node(lease, "POST", path, body=body, key=key, timeout=timeout + _GRACE)
+
+    @asynccontextmanager
+    async def stream(
+        self, lease_id: str, fields: Mapping[str, Any], *, key: str = "", timeout: float = 180.0
+    ) -> AsyncIterator[Streamed]:
+        """Run a command in a lease's box; the node's answer as it comes. Raises PoolError.
+
+        When the node is lost on the way `chunks` raises Lost: whoever asks again with the same key finds the
+        command where it is by then.
+        """
+        lease = self.book.find(lease_id)
+        async with AsyncExitStack() as stack:
+            try:
+                asked = lease.node.link.stream(
+                    api.STREAM, _in_box(lease, fields), key=key or _new_key(), timeout=timeout + _GRACE
+                )
+                streamed = await stack.enter_async_context(asked)
+            except api.NodeError as error:
+                raise _unreachable(lease, error) from None
+            self._note(lease, streamed.status)
+            yield streamed
 
     async def file(self, lease_id: str, path: str, content: bytes | None = None, mode: str = "644") -> Reply:
         """Read a file of a lease's box, or write `content` to it. Raises PoolError."""
@@ -324,11 +348,15 @@ class Pool:
                 method, path, body=body, params=params, headers=headers, key=key, timeout=timeout
             )
         except api.NodeError as error:
-            raise PoolError(f"the box of lease {lease.id} cannot be reached: {error}", 500) from None
-        if reply.status in (404, 410):
+            raise _unreachable(lease, error) from None
+        self._note(lease, reply.status)
+        return reply
+
+    def _note(self, lease: Lease, status: int) -> None:
+        """What a node's answer says of the lease: in use, or over. Raises PoolError (410)."""
+        if status in (404, 410):
             self._lost(lease)
         self.book.used(lease)
-        return reply
 
     def _lost(self, lease: Lease) -> None:
         """The node has no box for it any more: it is over. Always raises PoolError (410)."""
@@ -336,6 +364,20 @@ class Pool:
             self.counts["lost"] += 1
             self._care.remove(lease)
         raise PoolError(f"lease {lease.id} is over: its box expired or died on {lease.node.url}", 410)
+
+
+def _in_box(lease: Lease, fields: Mapping[str, Any]) -> bytes:
+    """The body of a request to a lease's node, in which the box has the node's name for it."""
+    return json.dumps({**fields, "container_id": lease.row.container_id}).encode()
+
+
+def _new_key() -> str:
+    """For requests that came without: what the pool sends again must not be done again."""
+    return secrets.token_hex(12)
+
+
+def _unreachable(lease: Lease, error: api.NodeError) -> PoolError:
+    return PoolError(f"the box of lease {lease.id} cannot be reached: {error}", 500)
 
 
 def _content(reply: Reply) -> dict[str, Any]:

@@ -6,7 +6,8 @@ top: what a box is made of, a term, a deadline for waiting. Bodies that go on to
 
 Status codes: 400 a wrong field, 401 no or a wrong token, 404 a lease that was never given, 409 a key that
 was used for something else, 410 a lease that is over, 413 too large, 500 the node or its box failed, 503
-nothing free before the deadline. Every answer has `ok`; a refusal is `{"ok": false, "error": sentence}`.
+nothing free before the deadline, too many wait or are connected, or the journal cannot be written: try again
+later. Every answer has `ok`; a refusal is `{"ok": false, "error": sentence}`.
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ __all__ = [
     "METRICS",
     "NODES",
     "STATUS",
+    "STREAM",
     "AllocateRequest",
     "ForkRequest",
     "LeaseRequest",
     "NodeRequest",
     "PoolError",
+    "WorkRequest",
 ]
 
 DEFAULT_POOL_PORT = 18090
@@ -48,6 +51,7 @@ ALLOCATE = "/allocate"
 FORK = "/fork"
 HEARTBEAT = "/heartbeat"
 EXEC = "/exec"
+STREAM = "/exec/stream"
 CANCEL = "/cancel"
 DIFF = "/diff"
 EVALUATE = "/evaluate"
@@ -129,6 +133,12 @@ class LeaseRequest(_Request):
 
     lease_id: Name
     """The lease."""
+
+
+class WorkRequest(LeaseRequest):
+    """POST `/exec`, `/exec/stream`, `/cancel`, `/diff`, `/evaluate`: the rest of it goes on to the node."""
+
+    model_config = ConfigDict(extra="allow")
 
 
 class ForkRequest(LeaseRequest, _Waiting):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from patchwright.fleet import api
 from patchwright.fleet.choose import NodeState
+from patchwright.fleet.link import Streamed
 from patchwright.fleet.node_reply import Reply
 
 __all__ = ["NodeApi", "PoolNode", "Sight"]
@@ -21,7 +23,7 @@ _IMAGES_EVERY = 20
 
 
 class NodeApi(Protocol):
-    """The part of `NodeClient` that the pool needs."""
+    """The part of a `Link` that the pool needs."""
 
     async def request(
         self,
@@ -37,6 +39,12 @@ class NodeApi(Protocol):
         retry: bool = True,
     ) -> Reply:
         """One call, the answer as it came. Raises NodeError when there is none."""
+        ...
+
+    def stream(
+        self, path: str, body: bytes, *, key: str, token: str = "", timeout: float = 60.0
+    ) -> AbstractAsyncContextManager[Streamed]:
+        """POST, and the answer as it comes. Raises NodeError when none begins."""
         ...
 
     async def close(self) -> None:
@@ -115,12 +123,13 @@ class PoolNode:
         """
         health = await self._get(api.HEALTH)
         boxes = (await self._get(api.STATUS))["containers"]
-        if self._looks % _IMAGES_EVERY == 0:
+        healthy = health["ok"] is True
+        if healthy and self._looks % _IMAGES_EVERY == 0:
             images = (await self._get(api.IMAGES))["images"]
             self.state = replace(self.state, images=frozenset(map(str, images)))
-        self._looks += 1
+        self._looks += healthy  # an engine that is down cannot name its images either
         owners = [str(box.get("lease_id") or "") for box in boxes]
-        return Sight(health["ok"] is True, frozenset(filter(None, owners)), owners.count(""))
+        return Sight(healthy, frozenset(filter(None, owners)), owners.count(""))
 
     def seen(self, sight: Sight | None) -> None:
         """Take note of a look; None when it failed."""

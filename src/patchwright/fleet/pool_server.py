@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable, Coroutine
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from patchwright.errors import InfraError
+from patchwright.errors import InfraError, StoreError
 from patchwright.fleet import api, pool_api
+from patchwright.fleet.audit import Audit
+from patchwright.fleet.link import Streamed
 from patchwright.fleet.node_http import error_reply, idempotency_key, json_reply, parsed, read_body
 from patchwright.fleet.node_reply import Reply
 from patchwright.fleet.pool import Pool
@@ -30,6 +35,8 @@ _WORK = 128 * 2**20
 """Bytes of a command with its stdin, or of a patch with its script."""
 _BOX = 1024 * 2**20
 """Bytes of a box with its archive."""
+_WAITING = 2048 * 2**20
+"""Bytes of boxes that wait to be made."""
 _HUNG_UP = 499
 """Nobody gets it."""
 _FILE = 64 * 2**20
@@ -42,15 +49,19 @@ T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def pool_app(pool: Pool, token: str) -> Starlette:
-    """The pool's HTTP interface; an empty `token` lets everybody in. See `pool_api.py` for what it speaks."""
-    server = _PoolServer(pool, token)
+def pool_app(pool: Pool, token: str, audit: Audit | None = None) -> Starlette:
+    """The pool's HTTP interface; an empty `token` lets everybody in. See `pool_api.py` for what it speaks.
+
+    `audit` gets a line for whatever is done or refused.
+    """
+    server = _PoolServer(pool, token, audit or Audit(None))
     post, get = ("POST",), ("GET",)
     routes = [
         (pool_api.ALLOCATE, server.allocate, post),
         (pool_api.FORK, server.fork, post),
         (pool_api.HEARTBEAT, server.heartbeat, post),
         (pool_api.EXEC, server.forward(api.EXEC), post),
+        (pool_api.STREAM, server.stream, post),
         (pool_api.CANCEL, server.forward(api.CANCEL), post),
         (pool_api.DIFF, server.forward(api.DIFF), post),
         (pool_api.EVALUATE, server.forward(api.EVALUATE), post),
@@ -68,53 +79,82 @@ def pool_app(pool: Pool, token: str) -> Starlette:
 
 
 class _PoolServer:
-    def __init__(self, pool: Pool, token: str) -> None:
+    def __init__(self, pool: Pool, token: str, audit: Audit) -> None:
         self._pool = pool
         self._token = token
+        self._audit = audit
+        self._waiting = 0
+        """Bytes of the requests for boxes that are not answered yet."""
 
     def guard(self, handler: Handler) -> Handler:
         """`handler` behind the token, its errors as answers."""
 
         async def guarded(request: Request) -> Response:
-            given = bearer(request.headers.get("authorization", ""))
-            if self._token and not same(given, self._token):
-                return error_reply(
-                    401, "the bearer token is missing or wrong; it is in the pool's token file"
-                )
-            try:
-                return await handler(request)
-            except api.BadRequest as error:
-                return error_reply(400, str(error))
-            except (PoolError, api.NodeError) as error:
-                return error_reply(error.status or 500, str(error))
-            except InfraError as error:
-                return error_reply(500, str(error))
-            except ClientDisconnect:
-                return error_reply(_HUNG_UP, "the client hung up")
+            started = time.perf_counter()
+            response = await self._answer(handler, request)
+            code, path = response.status_code, request.url.path
+            if code == 401 or (request.method != "GET" and path != pool_api.HEARTBEAT):
+                who = request.client.host if request.client else ""
+                lease = getattr(request.state, "lease", "")
+                seconds = time.perf_counter() - started
+                self._audit.write(path.lstrip("/"), who=who, lease=lease, code=code, seconds=seconds)
+            return response
 
         return guarded
+
+    async def _answer(self, handler: Handler, request: Request) -> Response:
+        given = bearer(request.headers.get("authorization", ""))
+        if self._token and not same(given, self._token):
+            return error_reply(401, "the bearer token is missing or wrong; it is in the pool's token file")
+        try:
+            return await handler(request)
+        except api.BadRequest as error:
+            return error_reply(400, str(error))
+        except (PoolError, api.NodeError) as error:
+            return error_reply(error.status or 500, str(error))
+        except StoreError as error:
+            return error_reply(503, str(error))
+        except InfraError as error:
+            return error_reply(500, str(error))
+        except ClientDisconnect:
+            return error_reply(_HUNG_UP, "the client hung up")
 
     # --- leases -------------------------------------------------------------------------------
 
     async def allocate(self, request: Request) -> Response:
         """POST `/allocate`."""
-        ask = await _parsed(request, pool_api.AllocateRequest, _BOX)
-        return json_reply(await _while_there(request, self._pool.allocate(ask, idempotency_key(request))))
+        ask, body = await parsed(request, pool_api.AllocateRequest, _BOX)
+        with self._kept(len(body)):
+            work = self._pool.allocate(ask, idempotency_key(request))
+            return _granted(request, await _while_there(request, work))
 
     async def fork(self, request: Request) -> Response:
         """POST `/fork`."""
         ask = await _parsed(request, pool_api.ForkRequest, _SMALL)
-        return json_reply(await _while_there(request, self._pool.fork(ask, idempotency_key(request))))
+        work = self._pool.fork(ask, idempotency_key(request))
+        return _granted(request, await _while_there(request, work))
 
     async def heartbeat(self, request: Request) -> Response:
         """POST `/heartbeat`."""
-        await self._pool.heartbeat((await _parsed(request, pool_api.LeaseRequest, _SMALL)).lease_id)
+        await self._pool.heartbeat((await _named(request)).lease_id)
         return json_reply({"ok": True})
 
     async def close(self, request: Request) -> Response:
         """POST `/close`."""
-        lease_id = (await _parsed(request, pool_api.LeaseRequest, _SMALL)).lease_id
+        lease_id = (await _named(request)).lease_id
         return json_reply({"ok": True, "removed": await self._pool.end(lease_id)})
+
+    @contextlib.contextmanager
+    def _kept(self, size: int) -> Iterator[None]:
+        """A request for a box of so many bytes waits. Raises PoolError (503) when too much does already."""
+        if self._waiting + size > _WAITING:
+            limit = _WAITING // 2**20
+            raise PoolError(f"{limit} MB of requests wait for a box already; try again later", 503)
+        self._waiting += size
+        try:
+            yield
+        finally:
+            self._waiting -= size
 
     # --- boxes --------------------------------------------------------------------------------
 
@@ -122,20 +162,26 @@ class _PoolServer:
         """The handler of what the node does; the node checks the fields it takes."""
 
         async def forwarded(request: Request) -> Response:
-            body = await read_body(request, _WORK)
-            lease_id = api.parse(pool_api.LeaseRequest, body).lease_id
-            fields = json.loads(body)
-            given, key = fields.get("timeout"), idempotency_key(request)
-            seconds = given if isinstance(given, (int, float)) and 0 < given < _DAY else _TIMEOUTS[path]
+            lease_id, fields, seconds = await _work(request, _TIMEOUTS[path])
+            key = idempotency_key(request)
             return _passed(await self._pool.forward(lease_id, path, fields, key=key, timeout=seconds))
 
         return forwarded
+
+    async def stream(self, request: Request) -> Response:
+        """POST `/exec/stream`: the node's lines as they come, as of its `/container/exec/stream`."""
+        lease_id, fields, seconds = await _work(request, _TIMEOUTS[api.EXEC])
+        key, stack = idempotency_key(request), AsyncExitStack()
+        asked = self._pool.stream(lease_id, fields, key=key, timeout=seconds)
+        streamed = await stack.enter_async_context(asked)
+        return _Relayed(streamed, stack)
 
     async def file(self, request: Request) -> Response:
         """GET and PUT `/file`."""
         lease_id, path = (request.query_params.get(name, "") for name in ("lease_id", "path"))
         if not lease_id or not path:
             raise api.BadRequest("`lease_id` and `path` must be in the query")
+        request.state.lease = lease_id
         if request.method != "PUT":
             return _passed(await self._pool.file(lease_id, path))
         content, mode = await read_body(request, _FILE), request.headers.get(api.FILE_MODE, "644")
@@ -197,6 +243,48 @@ class _PoolServer:
 
 async def _parsed(request: Request, model: type[M], limit: int) -> M:
     return (await parsed(request, model, limit))[0]
+
+
+async def _named(request: Request) -> pool_api.LeaseRequest:
+    """The lease that a request is about."""
+    named = await _parsed(request, pool_api.LeaseRequest, _SMALL)
+    request.state.lease = named.lease_id
+    return named
+
+
+def _granted(request: Request, lease: dict[str, object]) -> Response:
+    request.state.lease = lease["lease_id"]
+    return json_reply(lease)
+
+
+async def _work(request: Request, seconds: float) -> tuple[str, dict[str, Any], float]:
+    """The lease a request is for, what goes on to the node, and how long that may take."""
+    work = await _parsed(request, pool_api.WorkRequest, _WORK)
+    request.state.lease, fields = work.lease_id, work.model_extra or {}
+    given = fields.get("timeout")
+    wanted = given if isinstance(given, (int, float)) and 0 < given < _DAY else seconds
+    return work.lease_id, fields, wanted
+
+
+class _Relayed(StreamingResponse):
+    """A node's answer as it comes. When the node is lost it ends early, without a result."""
+
+    def __init__(self, streamed: Streamed, stack: AsyncExitStack) -> None:
+        """`stack` holds the connection to the node, and is closed at the end."""
+        kind = streamed.headers.get("content-type")
+        super().__init__(_until_lost(streamed.chunks), streamed.status, media_type=kind)
+        self._stack = stack
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Called by starlette."""
+        async with self._stack:
+            await super().__call__(scope, receive, send)
+
+
+async def _until_lost(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    with contextlib.suppress(api.NodeError):
+        async for chunk in chunks:
+            yield chunk
 
 
 async def _while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:

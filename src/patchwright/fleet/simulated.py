@@ -6,15 +6,18 @@ For tests and benchmarks of the pool: `Pool(urls, SimulatedNodes().connect, ...)
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from patchwright.fleet import api
+from patchwright.fleet.link import Streamed
 from patchwright.fleet.node_reply import Reply
 
 __all__ = ["SimulatedBox", "SimulatedNode", "SimulatedNodes"]
@@ -108,6 +111,14 @@ class SimulatedNode:
             status=status, body=json.dumps(content).encode(), headers={"content-type": "application/json"}
         )
 
+    @asynccontextmanager
+    async def stream(
+        self, path: str, body: bytes, *, key: str, token: str = "", timeout: float = 60.0
+    ) -> AsyncIterator[Streamed]:
+        """Run a command, its output in one piece. Raises NodeError when it is down."""
+        reply = await self.request("POST", api.EXEC, body=body, key=key, timeout=timeout)
+        yield Streamed(status=reply.status, headers=reply.headers, chunks=_streamed(reply))
+
     async def close(self) -> None:
         """Nothing to drop."""
 
@@ -180,6 +191,14 @@ class SimulatedNode:
             raise api.NodeError("there is no such box", 404)
         box.deadline = self._clock() + box.ttl
         return box
+
+
+async def _streamed(reply: Reply) -> AsyncIterator[bytes]:
+    if reply.status != 200:
+        yield reply.body
+        return
+    yield b'{"output":"%s"}\n' % base64.b64encode(reply.json()["output"].encode())
+    yield b'{"result":%s}\n' % reply.body
 
 
 class SimulatedNodes(dict[str, SimulatedNode]):

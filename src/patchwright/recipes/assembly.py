@@ -16,6 +16,7 @@ from patchwright.engine.base import Engine
 from patchwright.engine.config import LocalEngineConfig
 from patchwright.engine.process import ProcessEngine
 from patchwright.engine.scripted import ScriptedEngine
+from patchwright.errors import ConfigError
 from patchwright.fleet.client import PoolClient
 from patchwright.fleet.pool_api import DEFAULT_POOL_PORT
 from patchwright.fleet.remote import RemoteBackend
@@ -38,6 +39,9 @@ class SandboxConfig(Config):
     """`namespace` (rootless, no daemon), `docker`, `process` (isolates nothing), or `remote` (a pool's)."""
     image: str = ""
     """Docker and remote: the image of tasks that name none; it must have bash, git, python3 and pytest."""
+    warm: int = Field(default=0, ge=0)
+    """Docker only: containers kept started of each image and limits that were asked for lately (16 at most).
+    Namespace boxes open in milliseconds and keep none; of remote ones, nodes and pool do (`--warm`)."""
     images: ImagesConfig = ImagesConfig()
     """Namespace only: the store of images that tasks name."""
     pool: str = f"http://127.0.0.1:{DEFAULT_POOL_PORT}"
@@ -98,11 +102,16 @@ async def open_boxes(config: SandboxConfig) -> AsyncIterator[SandboxBackend]:
 
 def _backend(config: SandboxConfig) -> SandboxBackend:
     if config.use == "remote":
+        if config.warm:
+            raise ConfigError(
+                "`warm` is for docker boxes of this machine; for remote ones give `--warm` to `patchwright "
+                "node serve` or `pool serve`"
+            )
         token = read_token(Path(config.token_file) if config.token_file else config_folder() / POOL_TOKEN)
         verify = trust(Path(config.ca_file) if config.ca_file else None)
         client = PoolClient(config.pool, token, direct=config.direct, verify=verify)
         return RemoteBackend(client, image=config.image or "host", wait=config.wait)
-    backend = open_backend(config.use, image=config.image or None)
+    backend = open_backend(config.use, image=config.image or None, warm=config.warm)
     return ImageBackend(backend, config.images) if config.use == "namespace" else backend
 
 

@@ -12,10 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
+
 from patchwright.errors import ConfigError, PatchwrightError
+from patchwright.sandbox import kernel
 from patchwright.sandbox.base import BoxSpec
 from patchwright.sandbox.docker_api import engine_socket
 from patchwright.sandbox.namespace import NamespaceBackend
+from patchwright.types import Exec
 
 __all__ = ["Finding", "diagnose"]
 
@@ -40,8 +44,10 @@ class Finding:
 
 async def diagnose(folder: Path) -> list[Finding]:
     """Look at the machine; runs are to be written below `folder`. Nothing is raised."""
-    looks: list[Callable[[], Finding]] = [_python, _git, _memory, _ports, _torch, _transformers, _docker]
-    return [*(look() for look in looks), _disk(folder), await _boxes()]
+    looks: list[Callable[[], Finding]] = [
+        _python, _git, _memory, _ports, _torch, _transformers, _docker, _systemd, _user_namespaces
+    ]  # fmt: skip
+    return [*(look() for look in looks), _disk(folder), *await _boxes()]
 
 
 def _python() -> Finding:
@@ -100,14 +106,38 @@ def _docker() -> Finding:
     mend = "only for docker boxes: start Docker or Podman's socket, join its group, or set DOCKER_HOST"
     try:
         path = engine_socket()
-        with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(2)
-            client.connect(path)
-        return Finding(name="docker", ok=True, detail=f"{path} answers", needed=False)
+        with httpx.Client(transport=httpx.HTTPTransport(uds=path), timeout=2) as client:
+            found = client.get("http://docker/version").json()
+        names = [part["Name"] for part in found.get("Components") or ()]
+        name = "Podman" if any("Podman" in one for one in names) else "Docker"
+        return Finding(name="docker", ok=True, detail=f"{name} {found['Version']} at {path}", needed=False)
     except ConfigError as error:
         return Finding(name="docker", ok=False, detail=str(error), mend=mend, needed=False)
-    except OSError as error:
+    except (httpx.HTTPError, ValueError, KeyError, AttributeError) as error:
         return Finding(name="docker", ok=False, detail=f"{path}: {error}", mend=mend, needed=False)
+
+
+def _systemd() -> Finding:
+    ok = Path("/run/systemd/system").is_dir()
+    return Finding(
+        name="systemd",
+        ok=ok,
+        detail="`patchwright node install` can be used" if ok else "this machine was not started by it",
+        mend="only for `patchwright node install`: have `patchwright node serve` started by another means",
+        needed=False,
+    )
+
+
+def _user_namespaces() -> Finding:
+    """For ordinary users: whoever runs this may be root, and a node's service is not."""
+    found = kernel.obstacles(root=False)
+    return Finding(
+        name="namespaces",
+        ok=not found,
+        detail=", ".join(one.what for one in found) or "no setting keeps ordinary users from making them",
+        mend="; ".join(one.mend for one in found),
+        needed=False,
+    )
 
 
 def _disk(folder: Path) -> Finding:
@@ -119,28 +149,38 @@ def _disk(folder: Path) -> Finding:
     return Finding(name="disk", ok=writable and free >= _DISK_GB, detail=detail, mend=mend)
 
 
-async def _boxes() -> Finding:
+async def _boxes() -> list[Finding]:
     """Open a real namespace box and run a command: no kernel setting says as much."""
     backend = NamespaceBackend()
     try:
         box = await backend.open(BoxSpec())
         done = await box.exec("git --version && python3 --version && grep Seccomp: /proc/self/status")
         await box.close()
-        if done.code:
-            mend = "git and python3 must be in PATH"
-            return Finding(name="boxes", ok=False, detail=done.output[-300:], mend=mend)
-        detail = f"a namespace box opened and ran a command; {_bounds(await backend.controllers())}; "
-        filtered = done.output.split()[-1] == "2"
-        calls = "needless system calls are refused" if filtered else "no filter of system calls here"
-        return Finding(name="boxes", ok=True, detail=detail + calls)
+        return [_box(done), _control_groups(await backend.controllers())]
     except PatchwrightError as error:
-        mend = "allow unprivileged user namespaces, or use `-s line.sandbox.use=docker`"
-        return Finding(name="boxes", ok=False, detail=str(error), mend=mend)
+        mend = "do what it says, or use `-s line.sandbox.use=docker`"
+        return [Finding(name="boxes", ok=False, detail=str(error), mend=mend)]
     finally:
         await backend.close()
 
 
-def _bounds(controllers: list[str]) -> str:
-    if not controllers:
-        return "memory is bounded for each process only, there are no control groups for this user"
-    return f"each box is bounded as a whole by control groups ({', '.join(controllers)})"
+def _box(done: Exec) -> Finding:
+    if done.code:
+        mend = "git and python3 must be in PATH"
+        return Finding(name="boxes", ok=False, detail=done.output[-300:], mend=mend)
+    filtered = done.output.split()[-1] == "2"
+    calls = "needless system calls are refused" if filtered else "no filter of system calls here"
+    return Finding(name="boxes", ok=True, detail=f"a namespace box opened and ran a command; {calls}")
+
+
+def _control_groups(controllers: list[str]) -> Finding:
+    if controllers:
+        detail = f"each box is bounded as a whole ({', '.join(controllers)})"
+        return Finding(name="cgroups", ok=True, detail=detail, needed=False)
+    return Finding(
+        name="cgroups",
+        ok=False,
+        detail="memory is bounded for each process of a box only",
+        mend="run as root, or in a group of one's own: `systemd-run --user --scope -p Delegate=yes …`",
+        needed=False,
+    )

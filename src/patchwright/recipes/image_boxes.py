@@ -139,12 +139,10 @@ class _ImageBox:
 
     async def close(self) -> None:
         """See `Sandbox.close`."""
-        try:
-            await self._box.close()
-        finally:
-            if self._share is not None:
-                self._share.drop()
-                self._share = None
+        await self._box.close()  # when it raises, the box may still be there, on its image
+        if self._share is not None:
+            self._share.drop()
+            self._share = None
 
 
 class _Quiet:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 from pydantic import Field
 
 from patchwright.fleet.api import DEFAULT_PORT
-from patchwright.fleet.audit import Audit
+from patchwright.fleet.audit import Audit, audit_file
 from patchwright.fleet.node import Machinery, Node
 from patchwright.fleet.node_server import NodeServer
 from patchwright.fleet.serving import Address, Serving
@@ -62,7 +61,7 @@ async def serve(config: NodeConfig, view: View) -> None:
     check_exposure(config.host, open_=config.open, tls=tls, plain_http=config.plain_http)
     token_file = config.token_file or config_folder() / NODE_TOKEN
     token = "" if config.open else load_token(token_file)
-    audit = Audit(config.audit or _state_folder() / "node-audit.jsonl")
+    audit = Audit(config.audit or audit_file("node-audit"))
     async with open_machinery(config.sandbox) as machinery, _stopping() as stop:
         node = Node(machinery, max_boxes=config.max_boxes, ttl=config.ttl)
         async with Serving(NodeServer(node, token, audit).app, config) as serving:
@@ -78,7 +77,7 @@ async def serve(config: NodeConfig, view: View) -> None:
 @asynccontextmanager
 async def open_machinery(config: SandboxConfig) -> AsyncIterator[Machinery]:
     """What a node is made of: the backend and how to ask it, closed at the end."""
-    backend = open_backend(config.use, image=config.image or None)
+    backend = open_backend(config.use, image=config.image or None, warm=config.warm)
     probe, images = _questions(backend, config)
     if config.use == "namespace":
         backend = ImageBackend(backend, config.images)
@@ -143,8 +142,3 @@ async def _stopping() -> AsyncIterator[asyncio.Event]:
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
-
-
-def _state_folder() -> Path:
-    base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "patchwright"

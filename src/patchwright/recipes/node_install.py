@@ -140,6 +140,8 @@ def _command(config: NodeConfig, system: bool, python: Path) -> list[str]:
     flags = [f"--host={config.host}", f"--port={config.port}", f"--sandbox={config.sandbox.use}"]
     if config.sandbox.image:
         flags.append(f"--image={config.sandbox.image}")
+    if config.sandbox.warm:
+        flags.append(f"--warm={config.sandbox.warm}")
     flags.append(f"--max-boxes={config.max_boxes}")
     if config.ttl < float("inf"):
         flags.append(f"--ttl={config.ttl:g}")

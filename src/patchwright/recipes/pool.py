@@ -10,6 +10,7 @@ from pydantic import Field
 
 from patchwright.config import Config
 from patchwright.errors import ConfigError
+from patchwright.fleet.audit import Audit, audit_file
 from patchwright.fleet.journal import Journal
 from patchwright.fleet.node_client import NodeClient
 from patchwright.fleet.pool import Pool, PoolOptions
@@ -48,6 +49,8 @@ class PoolConfig(Config):
     """The nodes' token; that of a node on this machine when not given."""
     node_ca: Path | None = None
     """Certificates, PEM, by which nodes that speak HTTPS are known; the system's when not given."""
+    audit: Path | None = None
+    """File of the audit log; left out: `~/.local/state/patchwright/pool-audit.jsonl`."""
     open: bool = False
     """Ask clients for no token."""
     plain_http: bool = False
@@ -74,10 +77,11 @@ async def serve_pool(config: PoolConfig, view: View) -> None:
     check_exposure(address.host, open_=config.open, tls=tls, plain_http=config.plain_http)
     token_file = config.token_file or config_folder() / POOL_TOKEN
     token = "" if config.open else load_token(token_file)
+    audit = Audit(config.audit or audit_file("pool-audit"))
     pool = _pool(config)
     await pool.start()
     try:
-        async with Serving(pool_app(pool, token), address) as serving:
+        async with Serving(pool_app(pool, token, audit), address) as serving:
             view.say(f"pool     {serving.url}")
             view.say(f"token    {'none is asked for' if config.open else token_file}")
             view.say(
@@ -86,6 +90,7 @@ async def serve_pool(config: PoolConfig, view: View) -> None:
             await _stopped()
     finally:
         await pool.close()
+        audit.close()
 
 
 def _pool(config: PoolConfig) -> Pool:

@@ -43,8 +43,11 @@ class Box(abc.ABC):
     def __init__(self, spec: BoxSpec) -> None:
         self._spec = spec
         self._turns = Turns()
-        self.closed = False
+        self._refuses = False
         """Whether `close` was called."""
+        self._ending = asyncio.Lock()
+        self.closed = False
+        """Whether it is gone. One that could not be removed may be closed again."""
 
     async def exec(
         self,
@@ -66,10 +69,15 @@ class Box(abc.ABC):
             return await self._run(asked)
 
     async def close(self) -> None:
-        """Kill every process of the box and remove its files. Closing twice is allowed."""
-        if not self.closed:
-            self.closed = True
-            await self._end()
+        """Kill every process of the box and remove its files. Closing twice is allowed.
+
+        From the first call on the box is of no use. When it raises, the next call tries again.
+        """
+        self._refuses = True
+        async with self._ending:
+            if not self.closed:
+                await self._end()
+                self.closed = True
 
     @abc.abstractmethod
     async def fork(self) -> Box:
@@ -87,10 +95,11 @@ class Box(abc.ABC):
     async def _run(self, command: Command) -> Exec: ...
 
     @abc.abstractmethod
-    async def _end(self) -> None: ...
+    async def _end(self) -> None:
+        """End the box. It is called again after it raised or was cancelled."""
 
     def _check_open(self) -> None:
-        if self.closed:
+        if self._refuses:
             raise SandboxError("the box is closed")
 
 

@@ -182,13 +182,14 @@ async def needless_calls(backend: SandboxBackend) -> None:
 async def kernel_settings(backend: SandboxBackend) -> None:
     """Settings of the kernel cannot be changed."""
     async with a_box(backend) as box:
-        for path in (
-            "sys/kernel/core_pattern",
-            "sys/vm/overcommit_memory",
-            "sysrq-trigger",
-            "1/oom_score_adj",
-        ):
+        for path in ("sys/kernel/core_pattern", "sys/vm/overcommit_memory", "sysrq-trigger"):
             fails(await box.exec(f"echo 0 > /proc/{path}"))
+
+
+async def kill_score(backend: SandboxBackend) -> None:
+    """Out of memory, the machine kills a box before what it serves: a box cannot lower its own score."""
+    async with a_box(backend) as box:
+        fails(await box.exec("echo 0 > /proc/1/oom_score_adj"))
 
 
 async def survives_attack_on_its_runner(backend: SandboxBackend) -> None:
@@ -230,6 +231,7 @@ ISOLATION: tuple[Callable[[SandboxBackend], Awaitable[None]], ...] = (
     no_new_namespaces,
     needless_calls,
     kernel_settings,
+    kill_score,
     survives_attack_on_its_runner,
 )
 """The checks that `process` is exempt from."""

@@ -16,18 +16,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import secrets
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from patchwright.errors import ConfigError, SandboxError
 from patchwright.sandbox import docker_container as made_of
-from patchwright.sandbox import owner
 from patchwright.sandbox.base import BoxSpec
 from patchwright.sandbox.box import RunnerBox
 from patchwright.sandbox.docker_api import DockerApi, DockerChannel, engine_socket, message
-from patchwright.sandbox.docker_container import LABEL
+from patchwright.sandbox.docker_estate import Estate
 from patchwright.sandbox.docker_warm import Container, Kind, WarmContainers
 from patchwright.sandbox.files import FILE_LIMIT
 from patchwright.sandbox.rootfs import GITCONFIG
@@ -75,10 +72,9 @@ class DockerBackend:
     def __init__(self, *, default_image: str | None = None, socket: str | None = None, warm: int = 0) -> None:
         self._image = default_image
         self._api = DockerApi(socket or engine_socket())
-        self._run = secrets.token_hex(8)
+        self._estate = Estate(self._api)
         self._warm = WarmContainers(warm, self._started, self.discard)
-        self._starting = asyncio.Lock()
-        self._reaped = False
+        self._pulling = asyncio.Lock()
         self._closed = False
         self._boxes: set[DockerBox] = set()
 
@@ -92,7 +88,7 @@ class DockerBackend:
             )
         if self._closed:
             raise SandboxError("the sandbox backend is closed")
-        await self._reap()
+        await self._estate.settle()
         return await self._furnished(spec, await self._warm.take(self._kind(spec, image)), forked=False)
 
     async def fork(self, spec: BoxSpec, original: str, files: bytes) -> DockerBox:
@@ -101,19 +97,11 @@ class DockerBackend:
         if spec.image == "host":
             container = await self._warm.take(self._kind(spec, self._image or ""))
             return await self._furnished(spec, container, forked=True)
-        image = await self._api.commit(original, made_of.labels(self._run))
-        try:
-            container = replace(await self._started(self._kind(spec, image)), image=image)
-        except BaseException:
-            await asyncio.shield(self._api.remove_image(image))
-            raise
-        return await self._furnished(spec, container, forked=True)
+        return await self._furnished(spec, await self._copied(spec, original), forked=True)
 
     async def discard(self, container: Container) -> None:
-        """Remove a container, and the image made for it."""
-        await self._api.remove(container.name)
-        if container.image:
-            await self._api.remove_image(container.image)
+        """Remove a container, and the image made for it. It may be called again after it raised."""
+        await self._estate.drop(container.name, container.image)
 
     async def close(self) -> None:
         """Remove every container of this backend. Closing twice is allowed."""
@@ -123,17 +111,16 @@ class DockerBackend:
         try:
             await self._warm.close()
             await asyncio.gather(*(box.close() for box in self._boxes))
-            if self._reaped:
-                label = f"{LABEL}.run={self._run}"
-                await self._remove(await self._api.containers(label), await self._api.images(label))
+            await self._estate.clear()
         finally:
             await self._api.aclose()
 
     async def available(self) -> str | None:
-        """None when the engine answers, else one sentence that says why not. The first time, what dead
-        programs of this machine left behind is removed."""
+        """None when the engine answers, else one sentence that says why not. What nobody owns is removed: the
+        first time what dead programs of this machine left behind, later what an engine came back with."""
         try:
-            await self._reap()
+            await self._estate.settle()
+            await self._warm.mend()
             status, text = await self._api.call("GET", "/_ping")
         except SandboxError as error:
             return str(error)
@@ -148,25 +135,38 @@ class DockerBackend:
 
     def _kind(self, spec: BoxSpec, image: str) -> Kind:
         limit = FILE_LIMIT + 2 * (spec.limits.disk_mb << 20)  # all files of the box, packed
-        return Kind(made_of.container(spec, image, self._run), limit)
+        return Kind(made_of.container(spec, image, self._estate.run), limit)
 
     async def _started(self, kind: Kind) -> Container:
         """A container whose runner waits for the box's first frame."""
-        name = f"patchwright-{secrets.token_hex(8)}"
+        name = self._estate.name()
         try:
-            await self._create(name, kind.container)
-            channel = await self._start(name, kind)
-            channel.send(made_of.program())
-            return Container(name, channel)
+            return Container(name, await self._launch(name, kind))
         except BaseException:
-            await asyncio.shield(self._api.remove(name))
+            await self._estate.abandon(name)
             raise
+
+    async def _copied(self, spec: BoxSpec, original: str) -> Container:
+        """A started container with the files of another."""
+        name, image = self._estate.name(), ""
+        try:
+            image = await self._estate.commit(original, name)
+            return Container(name, await self._launch(name, self._kind(spec, image)), image)
+        except BaseException:
+            await self._estate.abandon(name, image)
+            raise
+
+    async def _launch(self, name: str, kind: Kind) -> DockerChannel:
+        await self._create(name, kind.container)
+        channel = await self._start(name, kind)
+        channel.send(made_of.program())
+        return channel
 
     async def _furnished(self, spec: BoxSpec, container: Container, *, forked: bool) -> DockerBox:
         try:
             await _furnish(container.channel, spec, forked)
         except BaseException:
-            await asyncio.shield(self.discard(container))
+            await self._estate.abandon(container.name, container.image)
             raise
         box = DockerBox(replace(spec, archive=b""), container, self)
         self._boxes = {other for other in self._boxes if not other.closed} | {box}
@@ -182,7 +182,7 @@ class DockerBackend:
             raise SandboxError(f"Docker does not create a container of {image!r}: {message(text)}")
 
     async def _pull(self, image: str) -> None:
-        async with self._starting:
+        async with self._pulling:
             status, _ = await self._api.call("GET", f"/images/{image}/json")
             if status != 200 and (reason := await self._api.pull(image)):
                 raise SandboxError(f"image {image!r} is not there and cannot be pulled: {reason}")
@@ -197,26 +197,6 @@ class DockerBackend:
                 f"{message(text)}"
             )
         return channel
-
-    async def _reap(self) -> None:
-        """Once, remove what programs of this machine that are dead have left behind."""
-        async with self._starting:
-            if not self._reaped:
-                label = f"{LABEL}=1"
-                await self._remove(
-                    _of_the_dead(await self._api.containers(label)),
-                    _of_the_dead(await self._api.images(label)),
-                )
-                self._reaped = True
-
-    async def _remove(self, containers: Iterable[dict[str, Any]], images: Iterable[dict[str, Any]]) -> None:
-        await asyncio.gather(*(self._api.remove(one["Id"]) for one in containers))
-        for image in images:  # newest first, so none goes before what was made from it
-            await self._api.remove_image(image["Id"])
-
-
-def _of_the_dead(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [one for one in found if owner.is_dead((one["Labels"] or {}).get(f"{LABEL}.owner", ""))]
 
 
 async def _furnish(channel: DockerChannel, spec: BoxSpec, forked: bool) -> None:

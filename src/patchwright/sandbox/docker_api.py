@@ -22,6 +22,8 @@ _DOCKER = "/var/run/docker.sock"
 _FRAME = 8
 _STDERR = 2
 _KEPT = 2000
+_TRIES = 20
+_PAUSE = 0.1
 
 
 def engine_socket() -> str:
@@ -89,9 +91,12 @@ class DockerApi:
     async def remove(self, name: str) -> None:
         """Kill a container and remove it with its volumes; one that is gone or going is fine."""
         query = {"force": "1", "v": "1"}
-        status, text = await self.call("DELETE", f"/containers/{name}", query=query)
-        if status not in (204, 404, 409):
-            raise SandboxError(f"Docker does not remove container {name}: {message(text)}")
+        for _ in range(_TRIES):
+            status, text = await self.call("DELETE", f"/containers/{name}", query=query)
+            if status in (204, 404, 409):
+                return
+            await asyncio.sleep(_PAUSE)  # Podman fails so while the container is ending by itself
+        raise SandboxError(f"Docker does not remove container {name}: {message(text)}")
 
     async def commit(self, name: str, labels: Mapping[str, str]) -> str:
         """Make an unnamed image of a container's files as they are now, without stopping it; its id."""
@@ -110,11 +115,12 @@ class DockerApi:
         found: list[dict[str, Any]] = json.loads(text)
         return sorted(found, key=lambda image: int(image["Created"]), reverse=True)
 
-    async def remove_image(self, name: str) -> None:
-        """Remove an image; one that is gone is fine. One that others are made from goes with the last."""
+    async def remove_image(self, name: str) -> bool:
+        """Remove an image; whether it is gone. One that others are made from goes with the last."""
         status, text = await self.call("DELETE", f"/images/{name}")
         if status not in (200, 404, 409):
             raise SandboxError(f"Docker does not remove image {name}: {message(text)}")
+        return status != 409
 
     async def attach(self, name: str, limit: int) -> DockerChannel:
         """Connect to the stdin, stdout and stderr of a container that is about to start.
@@ -149,6 +155,7 @@ class DockerChannel(Channel):
         self._name = name
         self._buffer = bytearray()
         self._errors = ""
+        self._end = "the box died: its container or Docker itself has ended"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import resource
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from patchwright.types import Limits
 
 _CPUS = 2
 _FILES = 1024
+_PROCESSES = 1 << 15
+"""Processes of the box's user, on the whole machine: `PidsLimit` bounds a box."""
 _OOM_FIRST = 1000
 """The kernel's score of what to kill first when the machine runs out of memory."""
 _READ_ONLY = [f"/proc/{name}" for name in ("bus", "fs", "irq", "sys", "sysrq-trigger", "1/oom_score_adj")]
@@ -26,6 +29,7 @@ _INSIDE = (
     "archive",
     "docker_init",
     "files",
+    "footprint",
     "output",
     "prebuilt",
     "processes",
@@ -37,14 +41,19 @@ _INSIDE = (
     "wire",
 )
 """The modules of this package that run in a box."""
+_ARRIVES = 120
+"""Seconds until the program must be there. An engine that dies while it starts a container may forget it."""
 _BOOT = """
-import os, sys
+import os, signal, sys
+signal.signal(signal.SIGALRM, lambda *_: os._exit(1))
+signal.alarm(int(sys.argv[2]))
 fd = os.memfd_create("patchwright")
 left = int(sys.argv[1])
 while left:
     data = os.read(0, left)
     os.write(fd, data)
     left = left - len(data) if data else sys.exit("no program came")
+signal.alarm(0)
 sys.path.insert(0, "/proc/self/fd/%d" % fd)
 from patchwright.sandbox.docker_init import main
 main()
@@ -63,7 +72,7 @@ def container(spec: BoxSpec, image: str, run: str) -> dict[str, Any]:
     """
     return {
         "Image": image,
-        "Entrypoint": ["python3", "-I", "-S", "-c", _BOOT, str(len(program()))],
+        "Entrypoint": ["python3", "-I", "-S", "-c", _BOOT, str(len(program())), str(_ARRIVES)],
         "Cmd": [],
         "Env": [f"HOME={HOME}"] if spec.image == "host" else [],
         "WorkingDir": "/",
@@ -71,6 +80,7 @@ def container(spec: BoxSpec, image: str, run: str) -> dict[str, Any]:
         "Labels": labels(run),
         "Healthcheck": {"Test": ["NONE"]},
         "OpenStdin": True,
+        "StopSignal": "SIGKILL",  # PID 1 heeds no other, and an engine that stops would wait for it
         "StdinOnce": True,  # the runner sees the end of its stdin when this program is gone
         "AttachStdin": True,
         "AttachStdout": True,
@@ -107,8 +117,17 @@ def _ulimits(limits: Limits) -> dict[str, int]:
         "data": limits.memory_mb * _MIB,
         "fsize": limits.disk_mb * _MIB,
         "nofile": _FILES,
+        "nproc": _most_processes(),
         "core": 0,
     }
+
+
+def _most_processes() -> int:
+    """Where this is left out, Podman asks for a million, which it may not have: its service lowers its own
+    bound to the kernel's number of process ids, and within a container cannot raise it again.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    return _PROCESSES if hard == resource.RLIM_INFINITY else min(hard, _PROCESSES)
 
 
 def memory_folders(spec: BoxSpec) -> list[str]:

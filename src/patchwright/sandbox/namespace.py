@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from patchwright.errors import ConfigError, SandboxError
-from patchwright.sandbox import cgroups, imageroot, wire
+from patchwright.sandbox import cgroups, imageroot, kernel, wire
 from patchwright.sandbox.base import BoxSpec
 from patchwright.sandbox.box import RunnerBox
 from patchwright.sandbox.channel import Channel
@@ -46,15 +46,21 @@ import sys
 sys.path[0] = sys.argv[1]
 from patchwright.sandbox.warm import preload
 warm = preload(sys.argv[4].split())
+from patchwright.sandbox.footprint import settle
+gaps = settle()
 from patchwright.sandbox.zygote import main
 del sys.path[0]
 main(int(sys.argv[2]), sys.argv[3], warm)
 """
-"""pytest first, so that the fork server's own imports can be told from those of pytest."""
+"""pytest first, so that the fork server's own imports can be told from those of pytest; and what the runner
+uses lies together in memory, past what only pytest uses."""
 _REFUSED = (
-    "this kernel refuses namespace boxes ({reason}): unprivileged user namespaces may be off or the "
-    "program runs in a container without them; use `--sandbox docker`, or `--sandbox process`, which "
-    "isolates nothing"
+    "this kernel refuses namespace boxes ({reason}): {mend}; or use `--sandbox docker`, or "
+    "`--sandbox process`, which isolates nothing"
+)
+_PERHAPS = (
+    "the program may run in a container that forbids them, which its `--privileged` or `--security-opt "
+    "seccomp=unconfined` would change"
 )
 
 
@@ -75,7 +81,6 @@ class NamespaceBox(RunnerBox):
     async def _end(self) -> None:
         """Return when every process of the box is gone."""
         self._channel.close("the box is closed")
-        os.close(self._handles.files)
         try:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._handles.process, signal.SIGKILL)
@@ -83,9 +88,9 @@ class NamespaceBox(RunnerBox):
                 await _readable(self._handles.process)
         except TimeoutError:
             raise SandboxError(f"a box is still alive {_CLOSE:.0f} s after it was killed") from None
-        finally:
-            os.close(self._handles.process)
         await _remove_groups(self._handles.groups)
+        os.close(self._handles.files)  # at the very end, for `close` may be called again
+        os.close(self._handles.process)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +161,17 @@ class NamespaceBackend:
         """
         return (await self._running_server()).controllers
 
+    def own_memory(self) -> list[int]:
+        """Bytes of memory that each open box's first process holds for itself, beside what it shares with the
+        fork server; empty where the kernel does not say.
+        """
+        if self._server is None:
+            return []
+        try:
+            return [size for pid in self._server.children() if (size := _own_pages(pid))]
+        except PermissionError:
+            return []
+
     async def _running_server(self) -> _Server:
         async with self._starting:
             if self._closed:
@@ -177,7 +193,9 @@ class _Server:
     async def start(cls, warm: Sequence[str]) -> _Server:
         """Start one and wait until it is ready. Raises SandboxError when the kernel refuses."""
         if sys.platform != "linux":
-            raise SandboxError(_REFUSED.format(reason=f"{sys.platform} is not Linux"))
+            raise SandboxError(
+                f"{sys.platform} is not Linux, which namespace boxes need; use `--sandbox docker`"
+            )
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
             process = _spawn_server(theirs.fileno(), warm)
@@ -193,6 +211,11 @@ class _Server:
     def alive(self) -> bool:
         """Whether the process still runs."""
         return self._process.poll() is None
+
+    def children(self) -> list[int]:
+        """Process ids of the boxes, as this program sees them. Raises PermissionError."""
+        pid = self._process.pid
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()]
 
     async def send(self, box: socket.socket, files: list[int]) -> None:
         """Hand over the socket of a box to be made, and the files of the one it is forked from, if any.
@@ -224,8 +247,19 @@ class _Server:
         except (TimeoutError, EOFError):
             raise SandboxError("the fork server of the boxes did not start; its error is above") from None
         if "error" in header:
-            raise SandboxError(_REFUSED.format(reason=header["error"]))
+            raise SandboxError(_refusal(header["error"]))
         self.controllers = header["controllers"]
+
+
+def _refusal(reason: str) -> str:
+    """One sentence: what the kernel said, the settings that are known to be in the way, and what to do."""
+    found = kernel.obstacles()
+    whats, mends = [one.what for one in found], [one.mend for one in found]
+    return _REFUSED.format(reason=", ".join([reason, *whats]), mend=", and ".join(mends) or _PERHAPS)
+
+
+def _settings_in_the_way() -> str:
+    return "".join(f"; {one.what}: {one.mend}" for one in kernel.obstacles())
 
 
 def _spawn_server(control: int, warm: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -256,7 +290,7 @@ async def _open_box(server: _Server, spec: BoxSpec, files: list[int]) -> tuple[C
         if header.get("mistake"):
             raise ConfigError(header["error"])
         if "error" in header:
-            raise SandboxError(f"a box could not be opened: {header['error']}")
+            raise SandboxError(f"a box could not be opened: {header['error']}{_settings_in_the_way()}")
         _, channel = await loop.create_connection(Channel, sock=ours)
     except BaseException as error:
         ours.close()
@@ -328,6 +362,15 @@ async def _readable(fd: int) -> None:
         await ready
     finally:
         loop.remove_reader(fd)
+
+
+def _own_pages(pid: int) -> int:
+    """Bytes of memory that only process `pid` holds; 0 when it is gone. Raises PermissionError."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
 
 
 async def _remove_groups(paths: list[str]) -> None:

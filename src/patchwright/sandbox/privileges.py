@@ -11,7 +11,6 @@ user, inside a user namespace. Inside the box it is user 1000,
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
 from dataclasses import dataclass
@@ -77,8 +76,10 @@ def drop(user: int, root: bool, inside: int) -> None:
         syscalls.set_dumpable(True)
     syscalls.unshare(syscalls.CLONE_NEWUSER)
     _map_ids(f"{inside} {user} 1", f"{inside} {user} 1")
-    with contextlib.suppress(OSError):  # refused to us (seccomp) or absent, it is so to the box too
+    try:
         syscalls.leave_keyring()
+    except OSError:
+        pass  # refused to us (seccomp) or absent, it is so to the box too
     # Without this a box could make namespaces, and in them file systems, beyond its limits.
     _write("/proc/sys/user/max_user_namespaces", "0")
     _write("/proc/self/oom_score_adj", _OOM_FIRST)

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import itertools
 import os
-import secrets
 import shutil
 import signal
 import sys
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from patchwright.errors import ConfigError, SandboxError
-from patchwright.sandbox import archive
+from patchwright.sandbox import archive, owner
 from patchwright.sandbox.base import BoxSpec
 from patchwright.sandbox.box import Box, Command
 from patchwright.sandbox.files import read_file, write_file
@@ -32,8 +31,11 @@ from patchwright.sandbox.trees import TreeCopy
 from patchwright.types import Exec
 
 _MARK = "PATCHWRIGHT_COMMAND"
-"""Variable by which the processes of a command are found again."""
+"""Variable by which the processes of a command are found again: the box's folder, and a number."""
 _FOLDERS = ("work", "home", "tmp")
+_PREFIX = "patchwright-box-"
+_OWNER = "owner"
+"""File in a box's folder that says which program made it."""
 _CHUNK = 64 * 1024
 _LAST_DRAIN = 1024 * 1024
 _ROUNDS = 20
@@ -46,7 +48,6 @@ class ProcessBox(Box):
         super().__init__(spec)
         self._root = root
         self._backend = backend
-        self._token = secrets.token_hex(8)
         self._numbers = itertools.count()
 
     @property
@@ -71,7 +72,7 @@ class ProcessBox(Box):
         write_file(self._real(path), data, mode)
 
     async def _run(self, command: Command) -> Exec:
-        mark = f"{self._token}:{next(self._numbers)}:"
+        mark = f"{self._root.name}:{next(self._numbers)}:"
         env = {**self._environment(), **command.env, _MARK: mark}
         try:
             return await self._run_in(self._real(command.cwd), env, command)
@@ -79,7 +80,7 @@ class ProcessBox(Box):
             return Exec(code=CANNOT_RUN, output=f"bash: {error}\n")
 
     async def _end(self) -> None:
-        _kill_marked(f"{self._token}:")
+        _kill_marked(f"{self._root.name}:")
         _remove(self._root)
 
     def _real(self, path: str) -> str:
@@ -189,6 +190,7 @@ class ProcessBackend:
     def __init__(self) -> None:
         self._boxes: set[ProcessBox] = set()
         self._closed = False
+        self._reaped = False
 
     async def open(self, spec: BoxSpec) -> ProcessBox:
         """A fresh folder; see `SandboxBackend.open`. Raises ConfigError for an image."""
@@ -220,7 +222,11 @@ class ProcessBackend:
     def _root(self) -> Path:
         if self._closed:
             raise SandboxError("the sandbox backend is closed")
-        root = Path(tempfile.mkdtemp(prefix="patchwright-box-"))
+        if not self._reaped:
+            _reap()
+            self._reaped = True
+        root = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        (root / _OWNER).write_text(owner.this_program(), encoding="ascii")
         for name in _FOLDERS:
             (root / name).mkdir()
         return root
@@ -289,6 +295,20 @@ def _copy(original: Path, copy: Path) -> None:
         finally:
             os.close(source)
             os.close(target)
+
+
+def _reap() -> None:
+    """End the boxes of this user's programs that died, and remove their folders."""
+    for root in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        try:
+            if root.is_symlink() or root.stat().st_uid != os.getuid():
+                continue
+            program = (root / _OWNER).read_text(encoding="ascii")
+        except (OSError, ValueError):
+            continue  # one that is being made, or removed
+        if owner.is_dead(program):
+            _kill_marked(f"{root.name}:")
+            _remove(root)
 
 
 def _remove(root: Path) -> None:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 Known = dict[int, str]
 """Process id -> start time, in the kernel's ticks: together they name a process for good."""
 
 _ROUNDS = 200
+_PATIENCE = 2.0
+_PAUSE = 0.001
 
 
 def any_other() -> bool:
@@ -36,15 +39,22 @@ def kill_all_but(spared: Known) -> None:
     """Kill every process of the box but this one and `spared`.
 
     One system call kills them all at once when nothing is spared. Else it goes in rounds, since a
-    process may fork meanwhile; what out-forks the rounds costs the spared ones their lives too.
+    process may fork meanwhile; what out-forks the rounds costs the spared ones their lives too. One that was
+    killed forks no more, but a busy machine may let it die late: that is waited for, not long.
     """
-    if spared:
-        for _ in range(_ROUNDS):
-            victims = {pid for pid, start in known().items() if spared.get(pid) != start}
-            if not victims:
+    killed: set[tuple[int, str]] = set()
+    rounds, deadline = 0, time.monotonic() + _PATIENCE
+    while spared and rounds < _ROUNDS:
+        victims = {(pid, start) for pid, start in known().items() if spared.get(pid) != start}
+        if victims <= killed:
+            if not victims or time.monotonic() > deadline:
                 return
-            for pid in victims:
-                _kill(pid)
+            time.sleep(_PAUSE)
+            continue
+        rounds += 1
+        for pid, _ in victims - killed:
+            _kill(pid)
+        killed |= victims
     _kill(-1)
 
 

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from patchwright.sandbox import processes, wire
+from patchwright.sandbox import footprint, processes, wire
 from patchwright.sandbox.archive import pack
 from patchwright.sandbox.files import read_file, write_file
 from patchwright.sandbox.output import CANNOT_RUN, LONG_COMMAND, TIMED_OUT, Output
@@ -30,6 +30,8 @@ SHELL = "/bin/bash"
 _CHUNK = 64 * 1024
 _LAST_DRAIN = 1024 * 1024
 """Most bytes read after a command has ended, should background processes write without end."""
+_MUCH = 64 * 1024
+"""Bytes handled since memory was last given back by which it is worth the while."""
 _DEFAULTS = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD]
 
 
@@ -64,6 +66,8 @@ class Runner:
         self._stream = Stream(control)
         self._backlog: deque[wire.Frame] = deque()
         """Requests that arrived while a command ran, or was dying after its cancellation."""
+        self._handled = 0
+        """Bytes of output and of replies since memory was given back."""
         self._woken = self._catch_children()
         self._watch(control.fileno(), self._on_control)
         self._calls = Calls(warm, self._watch, self._unwatch) if warm else None
@@ -76,6 +80,9 @@ class Runner:
                 if handler is not None:  # an earlier event of the same round may have ended it
                     handler()
             self._check_deadline()
+            if self._command is None and self._handled > _MUCH:
+                footprint.give_back()
+                self._handled = 0
 
     # --- events ---
 
@@ -107,7 +114,7 @@ class Runner:
 
     def _on_control(self) -> None:
         try:
-            data = self._control.recv(1 << 20, socket.MSG_DONTWAIT)
+            data = self._control.recv(_CHUNK, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         except ConnectionError:
@@ -175,6 +182,7 @@ class Runner:
         return os.path.join(self._workdir, path)
 
     def _reply(self, header: wire.Header, body: bytes = b"") -> None:
+        self._handled += len(body)
         try:
             self._stream.finish()
             self._control.sendall(wire.pack(header, body))
@@ -214,6 +222,7 @@ class Runner:
                 self._unwatch(self._command.pipe)
 
     def _took(self, command: _Command, data: bytes) -> None:
+        self._handled += len(data)
         command.output.add(data)
         if command.stream:
             try:

@@ -12,7 +12,7 @@ def open_backend(name: str, *, image: str | None = None, warm: int = 0) -> Sandb
     """The backend called `name`. `image` and `warm` are for docker: what boxes of image `host` are made from,
     and how many containers are kept started.
 
-    Raises ConfigError for an unknown name, or an image that the backend cannot use.
+    Raises ConfigError for an unknown name, or what the backend cannot use.
 
     Example: `backend = open_backend("namespace")`
     """
@@ -24,6 +24,11 @@ def open_backend(name: str, *, image: str | None = None, warm: int = 0) -> Sandb
         raise ConfigError(f"sandbox {name!r} does not exist; choose one of {', '.join(BACKENDS)}")
     if image is not None:
         raise ConfigError(f"sandbox {name!r} takes no image ({image!r}); leave it out or choose docker")
+    if warm:
+        raise ConfigError(
+            f"sandbox {name!r} keeps no boxes warm (warm = {warm}): it opens one in milliseconds; leave it "
+            "out or choose docker"
+        )
     if name == "process":
         from patchwright.sandbox.process import ProcessBackend
 

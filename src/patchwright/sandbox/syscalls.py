@@ -67,9 +67,8 @@ _SYS_PIVOT_ROOT = {"x86_64": 155}.get(os.uname().machine, 41)
 
 _KEYCTL_JOIN_SESSION_KEYRING = 1
 
-_SIOCGIFFLAGS = 0x8913
 _SIOCSIFFLAGS = 0x8914
-_IFF_UP = 0x1
+_LOOPBACK_UP = struct.pack("16sH22x", b"lo", 0x1)  # struct ifreq, IFF_UP: the other flags are the kernel's
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -197,9 +196,7 @@ def set_capabilities(mask: int) -> None:
 def loopback_up() -> None:
     """Bring up `lo` of this network namespace: servers under test listen there, nothing leaves."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        request = struct.pack("16sH22x", b"lo", 0)
-        flags = struct.unpack("16sH22x", fcntl.ioctl(probe, _SIOCGIFFLAGS, request))[1]
-        fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", flags | _IFF_UP))
+        fcntl.ioctl(probe, _SIOCSIFFLAGS, _LOOPBACK_UP)
 
 
 def leave_keyring() -> None:

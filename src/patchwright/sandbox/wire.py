@@ -14,6 +14,8 @@ ARCHIVE_LIMIT = 4 * 1024 * 1024 * 1024
 """Most bytes of one frame: an archive may be larger than a file."""
 _HEADER_LIMIT = 1024 * 1024
 _LENGTHS = struct.Struct("!IQ")
+_decode = json.JSONDecoder().raw_decode
+"""Without what `json.loads` does before and after: a box's frames are many and small."""
 
 Header = dict[str, Any]
 Frame = tuple[Header, bytes]
@@ -56,19 +58,26 @@ class Parser:
         start, end = _LENGTHS.size + head, _LENGTHS.size + head + body
         if len(self._buffer) < end:
             return None
-        try:
-            header = json.loads(bytes(self._buffer[_LENGTHS.size : start]))
-        except ValueError as error:
-            raise WireError("frame header is not JSON") from error
+        header = _header(bytes(self._buffer[_LENGTHS.size : start]))
         payload = bytes(memoryview(self._buffer)[start:end])
         del self._buffer[:end]
         return header, payload
 
 
+def _header(encoded: bytes) -> Header:
+    try:
+        header, end = _decode(encoded.decode())
+    except ValueError as error:
+        raise WireError("frame header is not JSON") from error
+    if end != len(encoded) or not isinstance(header, dict):  # `pack` writes ASCII
+        raise WireError("frame header is no JSON object")
+    return header
+
+
 def receive(source: socket.socket) -> Frame:
     """Exactly one frame, blocking. Raises EOFError when the other side is gone."""
     head, body = _LENGTHS.unpack(_exactly(source, _LENGTHS.size))
-    header: Header = json.loads(_exactly(source, head))
+    header = _header(_exactly(source, head))
     return header, _exactly(source, body)
 
 

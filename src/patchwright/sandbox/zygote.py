@@ -16,10 +16,10 @@ import signal
 import socket
 import sys
 import traceback
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from patchwright.sandbox import archive, imageroot, privileges, rootfs, syscalls, wire
+from patchwright.sandbox import archive, footprint, imageroot, privileges, rootfs, syscalls, wire
 from patchwright.sandbox.cgroups import Groups
 from patchwright.sandbox.imageroot import ImageError, ImageRoot
 from patchwright.sandbox.privileges import Identity
@@ -42,7 +42,11 @@ def main(control_fd: int, settings: str, warm: Warm | None) -> None:
         control.sendall(wire.pack({"error": str(error), "denied": error.errno == errno.EPERM}))
         return
     control.sendall(wire.pack({"ready": True, "controllers": groups.controllers}))
+    gaps = footprint.settle()
+    gc.collect()
+    gc.freeze()  # a collection in a fork leaves shared pages shared
     _serve(control, _Order(identity, prefixes, groups, host), warm)
+    del gaps
     groups.sweep()
     os._exit(0)
 
@@ -60,12 +64,10 @@ def _prepare(prefixes: list[str], warm: Warm | None) -> tuple[Identity, int]:
     sys.path[:] = [path for path in sys.path if path.endswith(".zip") or os.path.isdir(path)]  # noqa: PTH112
     syscalls.become_subreaper()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # boxes are reaped by the kernel
-    gc.collect()
-    gc.freeze()  # a collection in a fork leaves shared pages shared
     return identity, host
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Order:
     """What all boxes of the fork server are made from, and what one of them is made from besides."""
 
@@ -84,28 +86,27 @@ class _Order:
         return self.identity.user(self.number)
 
 
-def _serve(control: socket.socket, common: _Order, warm: Warm | None) -> None:
+def _serve(control: socket.socket, order: _Order, warm: Warm | None) -> None:
     own = os.open("/proc/self/ns/pid", os.O_RDONLY)
-    number = 0
     while True:
         message, fds, _, _ = socket.recv_fds(control, 1, 2)
         if not message:
             return
-        box, source = socket.socket(fileno=fds[0]), fds[1] if len(fds) > 1 else None
-        number += 1
+        box, order.source = socket.socket(fileno=fds[0]), fds[1] if len(fds) > 1 else None
+        order.number += 1
         try:
-            if common.identity.root:  # the child is PID 1 at once; an ordinary user may not come back so
+            if order.identity.root:  # the child is PID 1 at once; an ordinary user may not come back so
                 syscalls.setns(own, syscalls.CLONE_NEWPID)
                 syscalls.unshare(syscalls.CLONE_NEWPID)
-            if os.fork() == 0:
+            if footprint.fork() == 0:
                 control.close()
                 os.close(own)
-                _box(box, replace(common, number=number, source=source), warm)
+                _box(box, order, warm)
         except OSError as error:
             _refuse(box, f"cannot start a box: {error}")
         box.close()
-        if source is not None:
-            os.close(source)
+        if order.source is not None:
+            os.close(order.source)
 
 
 def _box(box: socket.socket, order: _Order, warm: Warm | None) -> None:
@@ -115,7 +116,7 @@ def _box(box: socket.socket, order: _Order, warm: Warm | None) -> None:
         _silence()
         if os.getpid() != 1:
             syscalls.unshare(syscalls.CLONE_NEWPID)
-            if os.fork():
+            if footprint.fork():
                 return
         spec, data = wire.receive(box)
         groups = order.groups.enter(order.number, spec["memory_mb"] + spec["disk_mb"], spec["processes"])
