@@ -12,7 +12,8 @@ import httpx
 import pytest
 from tests.fleet.docker_engine import Engine
 from tests.fleet.pool_processes import Server, free_port
-from tests.fleet.test_fleet_survives import ROUNDS, all_dead, counting, rows, until
+from tests.fleet.test_fleet_survives import ROUNDS, all_dead, counting, rows
+from tests.fleet.test_fleet_survives import until as until_late
 
 from patchwright.errors import SandboxError
 from patchwright.fleet.client import PoolClient
@@ -29,6 +30,11 @@ OTHERS = 4
 """Leases of the other node, which nothing happens to."""
 _SCRIPT = Path(__file__).parents[1] / "docker_image.sh"
 _MACHINES = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
+
+
+async def until(condition, seconds=60.0):
+    """Patient: starting and ending dozens of containers is all that the machine may do meanwhile."""
+    await until_late(condition, seconds)
 
 
 @pytest.fixture(scope="module")
@@ -146,10 +152,10 @@ async def no_shims(engine):
 async def check_nothing_left(fleet, inside):
     """After one term, and the time that a removal waits between its tries."""
     ended = time.monotonic()
-    await until(lambda: nothing_left(fleet), TTL + 20)
+    await until(lambda: nothing_left(fleet), TTL + 60)
     print(f"nothing left after {time.monotonic() - ended:.1f} s")
-    await until(lambda: all_dead(inside), 5)
-    await until(lambda: no_shims(fleet.engine), 5)
+    await until(lambda: all_dead(inside))
+    await until(lambda: no_shims(fleet.engine))
     assert len(fleet.engine.mounts()) <= 1  # the engine's own folder
 
 
