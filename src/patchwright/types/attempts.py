@@ -91,11 +91,13 @@ class GradeState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grade:
-    """The verdict of a patch. Example: `Grade(resolved=True, tests={"t.py::a": TestStatus.PASSED})`"""
+    """The verdict of a patch.
 
-    resolved: bool
-    state: GradeState = GradeState.TESTS_FAILED
-    """How it ended; `resolved` is true for `GradeState.RESOLVED` alone."""
+    Example: `Grade(state=GradeState.RESOLVED, tests={"t.py::a": TestStatus.PASSED})`
+    """
+
+    state: GradeState
+    """How it ended."""
     tests: Mapping[str, TestStatus] = field(default_factory=dict)
     """Status of every test the task names."""
     reason: str = ""
@@ -107,6 +109,11 @@ class Grade:
     findings: tuple[str, ...] = ()
     """Integrity findings: what looks like cheating."""
     seconds: float = 0.0
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the patch does what was asked: `GradeState.RESOLVED` alone."""
+        return self.state is GradeState.RESOLVED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -40,7 +40,7 @@ class Tests:
     command: str
     """Shell command run in `Task.workdir` of a fresh box."""
     parser: str = "pytest"
-    """Name of the log parser in `grade/parsers.py`."""
+    """Name of the log parser in `grade/parsers`: `pytest`, `unittest`, or an official `parse_log_...`."""
     fail_to_pass: tuple[str, ...]
     """Tests that fail before the fix and must pass after it."""
     pass_to_pass: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Tests:
     official harness, `swebench` and `swegym`."""
     protected: tuple[str, ...] = ()
     """Globs of files that say how tests run (`**/conftest.py`, `tox.ini`): a patch that touches one is
-    flagged, and the file is taken back to `Task.base_commit` before tests run."""
+    flagged, and what it does to that file is left out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
