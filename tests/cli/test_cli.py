@@ -133,7 +133,11 @@ def test_tasks_are_made_listed_shown_and_validated(tmp_path: Path) -> None:
     unknown = patchwright("tasks", "show", "t/rl.jsonl", rows[0]["id"][:-1], cwd=tmp_path)
     assert unknown.returncode == 2 and f"did you mean '{rows[0]['id']}'?" in unknown.stderr
     valid = patchwright("tasks", "validate", "t/rl.jsonl", "--first", "2", cwd=tmp_path)
-    assert (valid.returncode, valid.stdout) == (0, "2 valid\n"), valid.stderr
+    assert valid.returncode == 0 and valid.stdout.endswith("1 valid, 1 hackable\n"), valid.stderr
+    trusted = [
+        json.loads(line).get("trust") for line in (tmp_path / "t" / "rl.jsonl").read_text().splitlines()
+    ]
+    assert sorted(trusted[:2]) == ["hackable", "valid"] and trusted[2] is None
     spoilt = [row | {"solution": ""} for row in rows[:1]]
     (tmp_path / "bad.jsonl").write_text("".join(json.dumps(row) + "\n" for row in spoilt))
     bad = patchwright("tasks", "validate", "bad.jsonl", cwd=tmp_path)

@@ -237,3 +237,25 @@ def test_verdicts_are_written_into_the_file_after_a_kill_too(tmp_path):
     assert [each.trust for each in found] == ["valid"] * 5 + ["broken"] * 2
     assert found[0].meta["trust"]["gold"] == {"runs": 3, "resolved": 3}
     assert [dataclasses.replace(each, trust="", meta={}) for each in found] == tasks
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "turned"),
+    [
+        ("a.py", "x = 'a and b'  # is it == or not", set()),
+        (
+            "a.py",
+            "x = y // z if 'is' == y else w",
+            {"x = y // z if 'is' != y else w", "x = y // z if not 'is' == y else w"},
+        ),
+        (
+            "a.js",
+            "return a == b // and <= or",
+            {"return a != b // and <= or", "return not a == b // and <= or"},
+        ),
+        ("a.py", 'return """a and b', set()),
+    ],
+)
+def test_prose_is_not_turned(path, line, turned):
+    found = variants(file_diff(path, "pass\n", f"{line}\n"))
+    assert {variant.what.partition("`")[2][:-1] for variant in found} == turned

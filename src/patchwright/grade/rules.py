@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from patchwright.errors import ConfigError
+from patchwright.grade.frame import unframed
 from patchwright.grade.parsers import Reader, UnreadableLog, Words, parser, reader, word_status
 from patchwright.grade.parsers.words import ERROR, FAILED, PASSED, SKIPPED, XFAIL
 from patchwright.types import GradeState, Task, TestStatus
@@ -269,7 +270,7 @@ def judge(task: Task, log: str, *, timed_out: bool = False) -> Verdict:
 
 def _strict(task: Task, log: str) -> Verdict:
     try:
-        statuses = parser(task.tests.parser)(log)
+        statuses = parser(task.tests.parser)(unframed(log)[1])
     except UnreadableLog as error:
         return _unread(task, str(error))
     if not statuses:

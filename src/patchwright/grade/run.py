@@ -6,12 +6,16 @@ No verdict here: `grade/rules.py` reads the log, `grade/tests.py` says what an e
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from patchwright.errors import SandboxError
 from patchwright.grade.diff import Diff
+from patchwright.grade.frame import framed
 from patchwright.grade.patch import apply_patch
 from patchwright.grade.restore import restore_tests
+from patchwright.grade.settings import changed_settings, read_settings
+from patchwright.grade.stamps import stamps, tampered
+from patchwright.grade.witness import Testimony, Witness
 from patchwright.sandbox.base import BoxSpec, Sandbox, SandboxBackend
 from patchwright.sandbox.output import render
 from patchwright.tasks.repository import repository_archive
@@ -40,7 +44,14 @@ class Ran:
     problem: str = ""
     """That in words."""
     log: str = ""
-    """What the test patch and the command wrote, at most `LOG_HEAD` + `LOG_TAIL` bytes."""
+    """What the test patch and the command wrote, at most `LOG_HEAD` + `LOG_TAIL` bytes; framed when there was
+    a witness."""
+    settings: tuple[str, ...] = ()
+    """Findings on settings of the tests that the patch changed."""
+    meddling: tuple[str, ...] = ()
+    """Findings on what was done to the run: by the `strict` rules such a run resolves nothing."""
+    witness: bool | None = None
+    """Whether the runner called the witness; None when none was wanted."""
     code: int = 0
     timed_out: bool = False
     command_seconds: float = 0.0
@@ -64,28 +75,37 @@ async def run_tests(backend: SandboxBackend, task: Task, diff: Diff) -> Ran:
         raise SandboxError(f"task {task.id}: the box refused a file: {error.strerror}") from error
     finally:
         await box.close()
-    return Ran(
-        failed=ran.failed,
-        problem=ran.problem,
-        log=ran.log,
-        code=ran.code,
-        timed_out=ran.timed_out,
-        command_seconds=ran.command_seconds,
-        seconds=time.monotonic() - started,
-    )
+    return replace(ran, seconds=time.monotonic() - started)
 
 
 async def _run(box: Sandbox, task: Task, diff: Diff) -> Ran:
+    before = await read_settings(box, task, diff)
     problem = await apply_patch(box, task, diff) if diff.sections else ""
     if problem:
         return Ran(failed=GradeState.APPLY_FAILED, problem=f"patch does not apply: {problem[:500]}")
+    settings = await changed_settings(box, task, before)
     said, problem = await restore_tests(box, task, diff.paths)
     if problem:
         return Ran(failed=GradeState.ENV_BROKEN, problem=problem, log=said)
-    log = _Log()
-    done = await box.exec(script(task), timeout=task.limits.test_seconds, cwd=task.workdir, on_output=log.add)
+    return replace(await _tested(box, task, diff, said), settings=settings)
+
+
+async def _tested(box: Sandbox, task: Task, diff: Diff, said: str) -> Ran:
+    """The command run, watched from beside it."""
+    command, log, stamped = script(task), _Log(), await stamps(box, task)
+    witness = await Witness.placed(box) if Witness.wanted(task, command) else None
+    done = await box.exec(
+        witness.command(command) if witness else command,
+        timeout=task.limits.test_seconds,
+        cwd=task.workdir,
+        on_output=log.add,
+    )
+    heard = await witness.heard(box, task, diff) if witness else Testimony()
+    written = said + (log.text() or done.output)
     return Ran(
-        log=said + (log.text() or done.output),
+        log=framed(written, heard.statuses) if heard.started else written,
+        meddling=heard.findings + (tampered(stamped, await stamps(box, task)) if stamped else ()),
+        witness=heard.started if witness else None,
         code=done.code,
         timed_out=done.timed_out,
         command_seconds=done.seconds,

@@ -1,8 +1,8 @@
 """A pytest plugin that runs inside a box and says, in a file, what became of every test.
 
 The box's interpreter runs the text of this file (`witness.py` writes it there): the standard library and
-pytest only, no import of Patchwright, for old interpreters too. Every line carries a seal made with a key that
-is read and changed before any code of the repository is imported.
+pytest only, no import of Patchwright, for old interpreters too. Every line carries a seal made with a key
+that is read and changed before any code of the repository is imported.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from typing import Any
 import pytest
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is not for us to load
-_WATCHED = (
-    "_pytest.assertion.rewrite _pytest.assertion.util _pytest.outcomes _pytest.python _pytest.python_api "
-    "_pytest.raises _pytest.reports _pytest.runner _pytest.skipping _pytest.terminal _pytest.unittest "
-    "unittest.case unittest.result unittest.suite pluggy._callers pluggy._hooks pluggy._manager"
-).split()
+_WATCHED = [
+    *("_pytest." + name for name in ("assertion.rewrite", "assertion.util", "outcomes", "python", "python_api")),
+    *("_pytest." + name for name in ("raises", "reports", "runner", "skipping", "terminal", "unittest")),
+    *("unittest." + name for name in ("case", "result", "suite")),
+    *("pluggy." + name for name in ("_callers", "_hooks", "_manager")),
+]
 
 
 def _sealer() -> Any:
     """Take the key, leave the next one in its place, and return what writes sealed lines."""
     path = os.path.join(_FOLDER, "key")  # noqa: PTH118
-    with open(path, "rb") as file:  # noqa: PTH123
+    with open(path, "r+b") as file:  # noqa: PTH123
         key = file.read()
-    with open(path, "wb") as file:  # noqa: PTH123
+        file.seek(0)
+        file.truncate()
         file.write(hashlib.sha256(key).digest())
     seal = hmac.new(key, b"", hashlib.sha256)
     out = os.open(os.path.join(_FOLDER, "results"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)  # noqa: PTH118
@@ -51,7 +53,7 @@ def _sealer() -> Any:
 
 def _entries() -> dict[str, Any]:
     """Name -> object for all that the runner stands on."""
-    found = {"builtins." + name: value for name, value in vars(builtins).items() if name[:1] != "_"}
+    found = {"builtins." + name: value for name, value in vars(builtins).items() if name != "_"}
     for name in _WATCHED:
         for key, value in list(vars(sys.modules.get(name, os.path)).items()):
             if getattr(value, "__module__", None) != name:
@@ -76,10 +78,6 @@ def _changed(before: dict[str, Any]) -> list[list[str]]:
             made = _code(new)
             changed.append([name, made.co_filename if made else str(getattr(home, "__file__", "?"))])
     return changed
-
-
-def _active() -> bool:
-    return "PYTEST_XDIST_WORKER" not in os.environ
 
 
 class _Witness:
@@ -110,7 +108,10 @@ class _Witness:
     def pytest_sessionfinish(self, session: Any) -> None:
         """The end: who meddled, and whether a failure would still be called one."""
         plugins = [
-            str(getattr(plugin, "__file__", None) or getattr(sys.modules.get(type(plugin).__module__), "__file__", "?"))
+            str(
+                getattr(plugin, "__file__", None)
+                or getattr(sys.modules.get(type(plugin).__module__), "__file__", "?")
+            )
             for plugin in session.config.pluginmanager.get_plugins()
         ]
         self.write("end", changed=_changed(self.before), plugins=plugins, blind=_blind(session))
@@ -126,18 +127,13 @@ def _blind(session: Any) -> list[str]:
             continue
         blind.append(name)
     for item in getattr(session, "items", [])[:1]:
-        from _pytest.runner import CallInfo  # noqa: PLC0415
+        from _pytest.runner import CallInfo
 
-        call = CallInfo.from_call(lambda: _CANARIES["assert"](), when="call")
+        call = CallInfo.from_call(_CANARIES["assertEqual"], when="call")
         report = item.ihook.pytest_runtest_makereport(item=item, call=call)
         if report.passed and not hasattr(report, "wasxfail"):
             blind.append("report")
     return blind
-
-
-def _assert() -> None:
-    if [1] != [2]:
-        raise AssertionError
 
 
 def _raises() -> None:
@@ -146,22 +142,37 @@ def _raises() -> None:
 
 
 _CANARIES = {
-    "assert": _assert,
     "pytest.raises": _raises,
     "pytest.fail": lambda: pytest.fail("canary"),
     "assertEqual": lambda: unittest.case.TestCase("__init__").assertEqual(1, 2),
     "assertTrue": lambda: unittest.case.TestCase("__init__").assertTrue(False),
 }
 
-_write = _sealer() if _active() else None
-if _write is not None:
-    for _name in ("PYTEST_ADDOPTS", "PYTHONPATH"):  # as it would be without us
-        _old = os.environ.pop("PATCHWRIGHT_" + _name, None)
-        if _old is not None:
-            os.environ.pop(_name, None)
-            if _old:
-                os.environ[_name] = _old
-    _write("start")
+
+def _disappear() -> None:
+    """Leave the environment as it would be without us; programs the tests start know nothing of us."""
+    path = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part != _FOLDER]
+    options = os.environ.get("PYTEST_ADDOPTS", "").replace("-p " + __name__, "").strip()
+    for name, value in (("PYTHONPATH", os.pathsep.join(path)), ("PYTEST_ADDOPTS", options)):
+        os.environ.pop(name, None)
+        if value:
+            os.environ[name] = value
+
+
+def _opened() -> Any:
+    """What writes, None where nothing is to be written: in xdist's workers, and without a key."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return None
+    try:
+        write = _sealer()
+    except OSError:
+        return None
+    _disappear()
+    write("start")
+    return write
+
+
+_write = _opened()
 
 
 def pytest_load_initial_conftests(early_config: Any) -> None:

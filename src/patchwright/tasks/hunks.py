@@ -15,6 +15,12 @@ from pathlib import PurePosixPath
 _HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(.*)$")
 _PROSE = frozenset({".md", ".rst", ".txt", ".cfg", ".toml", ".ini", ".yml", ".yaml", ".json", ".lock"})
 _REMARK = re.compile(r"^\s*(#|//|/\*|\*|$)")
+_HASHED = frozenset({".py", ".pyi", ".rb", ".sh", ".pl", ".r"})
+_TEXTS = r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])*'"
+_HASH = re.compile(rf"{_TEXTS}|#.*")
+_SLASHES = re.compile(rf"{_TEXTS}|//.*|/\*.*?\*/")
+"""What of a line is no code: texts and remarks."""
+_LONG_TEXT = re.compile(r'"{3}|\'{3}')
 _TURNS: tuple[tuple[str, str], ...] = (
     (r"==", "!="),
     (r"!=", "=="),
@@ -90,10 +96,11 @@ def variants(patch: str) -> list[Variant]:
     found = []
     for number, piece in enumerate(pieces, 1):
         body = files[piece.file].hunks[piece.hunk].body
-        name = f"piece {number} of {len(pieces)} ({files[piece.file].path})"
+        path = PurePosixPath(files[piece.file].path)
+        name = f"piece {number} of {len(pieces)} ({path})"
         if len(pieces) > 1:
             found.append(Variant(f"{name} dropped", _write(files, piece, _dropped(body, piece))))
-        for line, turned in _turned(body, piece):
+        for line, turned in _turned(body, piece, _HASH if path.suffix in _HASHED else _SLASHES):
             found.append(Variant(f"{name} turned: `{line}`", _write(files, piece, turned)))
     return found
 
@@ -151,16 +158,28 @@ def _dropped(body: Sequence[str], piece: _Piece) -> list[str]:
     return [*body[: piece.first], *kept, *body[piece.last :]]
 
 
-def _turned(body: Sequence[str], piece: _Piece) -> Iterator[tuple[str, list[str]]]:
-    """The new line, and the body with it, for everything that can be turned in the piece's new lines."""
+def _turned(body: Sequence[str], piece: _Piece, prose: re.Pattern[str]) -> Iterator[tuple[str, list[str]]]:
+    """The new line, and the body with it, for everything that can be turned in the code of its new lines."""
     for index in range(piece.first, piece.last):
         line = body[index]
-        if not line.startswith("+") or _REMARK.match(line[1:]):
-            continue
-        for pattern, new in _TURNS:
-            other = re.sub(pattern, new.replace("\\", r"\\"), line[1:], count=1)
-            if other != line[1:]:
+        if line.startswith("+") and not _REMARK.match(line[1:]) and not _inside_text(body, index):
+            for other in _others(line[1:], prose):
                 yield other.strip(), [*body[:index], f"+{other}", *body[index + 1 :]]
+
+
+def _inside_text(body: Sequence[str], index: int) -> bool:
+    """Whether a line begins, ends or is inside a text of several lines, as far as the hunk shows."""
+    before = sum(len(_LONG_TEXT.findall(line)) for line in body[:index] if line[0] in " +")
+    return before % 2 == 1 or _LONG_TEXT.search(body[index]) is not None
+
+
+def _others(line: str, prose: re.Pattern[str]) -> Iterator[str]:
+    hidden = [match.span() for match in prose.finditer(line)]
+    for pattern, new in _TURNS:
+        for match in re.finditer(pattern, line):
+            if not any(start <= match.start() < end for start, end in hidden):
+                yield line[: match.start()] + new + line[match.end() :]
+                break
 
 
 def _write(files: Sequence[_File], piece: _Piece, body: Sequence[str]) -> str:

@@ -83,14 +83,23 @@ class Miner:
         if not stable:
             return Pair((), f"no test passes on its own release: {_last_line(whole[0])}")
         bench = _Bench(self, old, new, trial, modules, stable, max(run.seconds for run in whole))
-        made = await asyncio.gather(*(bench.task(one) for one in found[:_MOST_CLUSTERS]))
-        tasks = tuple(task for task in made if task is not None)
+        told = await asyncio.gather(*(bench.examine(one) for one in found[:_MOST_CLUSTERS]))
+        tasks = tuple(bench.task(one) for one in told if one is not None and not one.failing & bench.gone)
         return Pair(tasks, "" if tasks else f"no test tells {len(found)} changes from none")
 
     async def _repeated(
         self, trial: Trial, files: Mapping[str, bytes], modules: Sequence[str], seconds: float
     ) -> list[Outcome]:
         return await asyncio.gather(*(trial(files, modules, seconds) for _ in range(self.settings.repeat)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A cluster, what fails without it, and a run that says so."""
+
+    cluster: Cluster
+    failing: frozenset[str]
+    run: Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +114,12 @@ class _Bench:
     stable: frozenset[str]
     """Tests that pass on the newer release, every time."""
     seconds: float
+    gone: set[str] = field(default_factory=set)
+    """Tests that some run does not name, though their file was collected: names that change by themselves, as
+    those of parameters that come out of a set."""
 
-    async def task(self, cluster: Cluster) -> Task | None:
-        """The task of one cluster, when the tests tell it from none in every run."""
+    async def examine(self, cluster: Cluster) -> _Told | None:
+        """A cluster that the tests tell from none in every run."""
         failing, run = await self._failing(cluster)
         if not failing:
             return None
@@ -116,14 +128,16 @@ class _Bench:
             again, run = await self._failing(cluster)
             if again != failing:
                 return None
-        return self._task(cluster, failing, run)
+        return _Told(cluster, failing, run)
 
     async def _failing(self, cluster: Cluster) -> tuple[frozenset[str], Outcome]:
         """The tests that fail without a cluster; none when it is not just some of them that do."""
         changed = without(cluster, self.new.sources)
         patience = 10 + 5 * self.seconds  # code half gone may loop for ever
         run = await self.trial(_tree(self.old, self.new, changed, self.new.tests), self.modules, patience)
-        failing = self.stable - run.passed
+        missing = {test for test in self.stable if test not in run.statuses}
+        self.gone.update(test for test in missing if test.partition("::")[0] not in run.statuses)
+        failing = self.stable - run.passed - self.gone
         sound = len(failing) <= _MOST_FAILING and len(failing) < len(self.stable) and not run.timed_out
         return failing if sound else frozenset(), run
 
@@ -137,20 +151,22 @@ class _Bench:
                 cluster = smaller
         return cluster
 
-    def _task(self, cluster: Cluster, failing: frozenset[str], run: Outcome) -> Task:
+    def task(self, told: _Told) -> Task:
+        """The task of a cluster; its repository is written."""
+        cluster, failing = told.cluster, told.failing
         sources, changed = self.new.sources, without(cluster, self.new.sources)
         gold = "".join(file_diff(name, text, sources.get(name)) for name, text in sorted(changed.items()))
         name = f"{self.new.name}-{hashlib.sha256(gold.encode()).hexdigest()[:12]}"
         tests = Tests(
             command=self.trial.command(self.modules),
             fail_to_pass=tuple(sorted(failing)),
-            pass_to_pass=tuple(sorted(self.stable - failing)),
+            pass_to_pass=tuple(sorted(self.stable - failing - self.gone)),
             patch=_tests_diff(self.old, self.new),
             protected=_PROTECTED,
         )
         return Task(
             id=name,
-            prompt=self._prompt(cluster, failing, run),
+            prompt=self._prompt(cluster, failing, told.run),
             tests=tests,
             image=self.trial.image,
             archive=str(self._kept(name, changed)),
