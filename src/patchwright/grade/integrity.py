@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 from patchwright.grade.diff import Diff
 from patchwright.grade.frame import unframed
 from patchwright.grade.parsers import UnreadableLog, parser
 from patchwright.grade.rules import END, START
+from patchwright.grade.run import Ran
 from patchwright.grade.screen import protected, suspicions
-from patchwright.types import Task, TestStatus
+from patchwright.types import Grade, GradeState, Task, TestStatus
 
-__all__ = ["forgeries", "screened"]
+__all__ = ["forgeries", "screened", "weighed"]
 
 
 def screened(task: Task, diff: Diff) -> tuple[Diff, tuple[str, ...]]:
@@ -33,6 +35,18 @@ def screened(task: Task, diff: Diff) -> tuple[Diff, tuple[str, ...]]:
         kept = Diff(left, kept.wanted, True)
     findings = [f"protected: {path}" for path in dict.fromkeys((*dropped, *others))]
     return kept, (*findings, *suspicions(diff))
+
+
+def weighed(task: Task, grade: Grade, ran: Ran) -> Grade:
+    """The verdict with what the run itself gave away. By the `strict` rules a run that was tampered with
+    resolves nothing; printed forgeries count against it only where they could have been read."""
+    forged = () if ran.timed_out else forgeries(task, ran.log)
+    grade = replace(grade, findings=(*grade.findings, *ran.settings, *ran.meddling, *forged))
+    against = ran.meddling if ran.witness else (*ran.meddling, *forged)
+    if task.tests.rules != "strict" or not grade.resolved or not against:
+        return grade
+    reason = f"the run cannot be believed: {against[0]}"[:500]
+    return replace(grade, state=GradeState.NO_REPORT, reason=reason)
 
 
 # --- logs -------------------------------------------------------------------------------------

@@ -12,12 +12,16 @@ import dataclasses
 from patchwright.errors import GradeError, SandboxError
 from patchwright.grade.cache import GradeCache, Grading, fingerprint, key
 from patchwright.grade.diff import Diff, parse
+from patchwright.grade.frame import unframed
+from patchwright.grade.integrity import screened, weighed
 from patchwright.grade.rules import judge
 from patchwright.grade.run import Ran, open_box, run_tests
 from patchwright.sandbox.base import SandboxBackend
 from patchwright.types import Grade, GradeState, Task
 
 __all__ = ["Grader", "Grading", "open_box"]
+
+NO_WITNESS = "the patched code keeps the runner from its witness"
 
 _UNTOUCHED = Diff()
 
@@ -46,8 +50,7 @@ class Grader:
 
     async def grading(self, task: Task, patch: str) -> Grading:
         """The verdict with its log. Raises GradeError when none can be reached."""
-        diff, left_out = parse(patch).without(task.tests.protected)
-        findings = tuple(f"protected: {path}" for path in left_out)
+        diff, findings = screened(task, parse(patch))
         refused = self._refused(diff)
         if refused is not None:
             found = Grading(grade=refused, patch=diff.shown)
@@ -105,8 +108,14 @@ class Grader:
 
     async def _grade(self, task: Task, diff: Diff, name: str) -> Grading:
         ran = await self._ran(task, diff)
-        grade = dataclasses.replace(await self._verdict(task, diff, ran), seconds=ran.seconds)
-        done = Grading(grade=grade, log=ran.log, patch=diff.shown, command_seconds=ran.command_seconds)
+        grade = weighed(task, await self._verdict(task, diff, ran), ran)
+        done = Grading(
+            grade=dataclasses.replace(grade, seconds=ran.seconds),
+            log=ran.log,
+            patch=diff.shown,
+            command_seconds=ran.command_seconds,
+            witness=ran.witness,
+        )
         self._keep(name, done)
         return done
 
@@ -134,7 +143,7 @@ class Grader:
         if found.state is GradeState.NO_TESTS_PARSED:
             said = (
                 f"`{task.tests.command[:200]}` reported no test that parser `{task.tests.parser}` can read "
-                f"(exit code {ran.code}, {found.reason}): {ran.log[-300:].strip()!r}"
+                f"(exit code {ran.code}, {found.reason}): {unframed(ran.log)[0][-300:].strip()!r}"
             )
             await self._blame(task, diff, said, GradeState.NO_TESTS_PARSED)
             reason = "the patched code ends the tests without a report"
@@ -143,7 +152,13 @@ class Grader:
             await self._blame(
                 task, diff, "the tests were killed, out of memory perhaps", GradeState.ENV_BROKEN
             )
+        if grade.resolved and ran.witness is False and await self._has_witness(task, diff):
+            return dataclasses.replace(grade, state=GradeState.NO_REPORT, reason=NO_WITNESS)
         return grade
+
+    async def _has_witness(self, task: Task, diff: Diff) -> bool:
+        """Whether the untouched code's runner calls the witness."""
+        return bool(diff.sections) and bool((await self._graded(task, _UNTOUCHED)).witness)
 
     async def _blame(self, task: Task, diff: Diff, problem: str, state: GradeState) -> None:
         """Return when it is the patch's doing: the untouched code does better. Else raise GradeError."""

@@ -20,7 +20,10 @@ import pytest
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is not for us to load
 _WATCHED = [
-    *("_pytest." + name for name in ("assertion.rewrite", "assertion.util", "outcomes", "python", "python_api")),
+    *(
+        "_pytest." + name
+        for name in ("assertion.rewrite", "assertion.util", "outcomes", "python", "python_api")
+    ),
     *("_pytest." + name for name in ("raises", "reports", "runner", "skipping", "terminal", "unittest")),
     *("unittest." + name for name in ("case", "result", "suite")),
     *("pluggy." + name for name in ("_callers", "_hooks", "_manager")),

@@ -22,7 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -164,7 +164,7 @@ async def _end(job: _Job, grader: Grader) -> Ending:
     verdict = None
     if done.log or grade.state not in _UNRUN:
         late = grade.state is GradeState.TESTS_TIMEOUT
-        verdict = judge(job.task, done.log, timed_out=late)
+        verdict = replace(judge(job.task, done.log, timed_out=late), state=grade.state)
     ending = Ending(
         name,
         grade.state,
