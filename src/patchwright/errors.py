@@ -65,6 +65,11 @@ class EngineBusy(EngineError):
 class GradeError(InfraError):
     """No verdict could be reached."""
 
+    def __init__(self, message: str, *, state: str = "env_broken") -> None:
+        super().__init__(message)
+        self.state = state
+        """The `GradeState` this ending has: `env_broken` or `no_tests_parsed`."""
+
 
 class StoreError(InfraError):
     """The run's folder could not be read or written."""

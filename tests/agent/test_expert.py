@@ -12,7 +12,7 @@ from patchwright.errors import ConfigError
 from patchwright.grade.tests import Grader
 from patchwright.sandbox.base import BoxSpec
 from patchwright.sandbox.namespace import NamespaceBackend
-from patchwright.tasks.mutate import line_diff
+from patchwright.tasks.mutation import line_diff
 from patchwright.tasks.plain import passes_tests
 from patchwright.tasks.repository import repository_archive
 from patchwright.tasks.synthesis import SynthesisConfig, synthesize

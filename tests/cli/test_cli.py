@@ -122,7 +122,7 @@ def test_ctrl_c_closes_and_exits_with_130(tmp_path: Path) -> None:
 
 def test_tasks_are_made_listed_shown_and_validated(tmp_path: Path) -> None:
     counts = ["-s", "sft=4", "-s", "rl=3", "-s", "held_out=2", "-s", "harder=2", "-s", "seed=5"]
-    made = patchwright("tasks", "synth", "t", *counts, cwd=tmp_path)
+    made = patchwright("tasks", "synth", "composed", "t", *counts, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     rows = [json.loads(line) for line in (tmp_path / "t" / "rl.jsonl").read_text().splitlines()]
     assert len(rows) == 3
@@ -133,11 +133,15 @@ def test_tasks_are_made_listed_shown_and_validated(tmp_path: Path) -> None:
     unknown = patchwright("tasks", "show", "t/rl.jsonl", rows[0]["id"][:-1], cwd=tmp_path)
     assert unknown.returncode == 2 and f"did you mean '{rows[0]['id']}'?" in unknown.stderr
     valid = patchwright("tasks", "validate", "t/rl.jsonl", "--first", "2", cwd=tmp_path)
-    assert (valid.returncode, valid.stdout) == (0, "2 of 2 tasks are sound\n"), valid.stderr
+    assert valid.returncode == 0 and valid.stdout.endswith("1 valid, 1 hackable\n"), valid.stderr
+    trusted = [
+        json.loads(line).get("trust") for line in (tmp_path / "t" / "rl.jsonl").read_text().splitlines()
+    ]
+    assert sorted(trusted[:2]) == ["hackable", "valid"] and trusted[2] is None
     spoilt = [row | {"solution": ""} for row in rows[:1]]
     (tmp_path / "bad.jsonl").write_text("".join(json.dumps(row) + "\n" for row in spoilt))
     bad = patchwright("tasks", "validate", "bad.jsonl", cwd=tmp_path)
-    assert bad.returncode == 1 and "0 of 1 tasks are sound" in bad.stdout
+    assert bad.returncode == 1 and bad.stdout.endswith("\n1 broken\n")
 
 
 def test_doctor_names_every_mend(tmp_path: Path) -> None:
@@ -164,7 +168,7 @@ def test_a_recorded_session_can_be_read_back(tmp_path: Path) -> None:
     import httpx
 
     counts = ["-s", "sft=0", "-s", "rl=2", "-s", "held_out=0", "-s", "harder=0"]
-    assert patchwright("tasks", "synth", "t", *counts, cwd=tmp_path).returncode == 0
+    assert patchwright("tasks", "synth", "composed", "t", *counts, cwd=tmp_path).returncode == 0
     new = patchwright("train", "new", "--tasks", "t/rl.jsonl", "--out", "m", cwd=tmp_path)
     assert new.returncode == 0, new.stderr
     options = ["--port", "0", "--session", "mine", "-s", "line.sampling.max_tokens=8"]

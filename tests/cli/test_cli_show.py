@@ -9,7 +9,7 @@ from rich.console import Console
 from patchwright.recipes.legible import cut, legible
 from patchwright.recipes.show import show_run, show_trajectory
 from patchwright.store import Run
-from patchwright.types import Exec, Failure, Grade, Step, TestStatus, Trajectory, Turn
+from patchwright.types import Exec, Failure, Grade, GradeState, Step, TestStatus, Trajectory, Turn
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[red]not markup[/red] \u202e\ud800 \r\x00 end"
 PATCH = "diff --git a/mod.py b/mod.py\n--- a/mod.py\n+++ b/mod.py\n@@ -1 +1 @@\n-x + 1\n+x + 2\n"
@@ -34,7 +34,7 @@ def run(tmp_path: Path):
         {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "bash"}}]},
     )
     grade = Grade(
-        resolved=False,
+        state=GradeState.TESTS_FAILED,
         tests={"t.py::a": TestStatus.PASSED, "t.py::b": TestStatus.FAILED},
         reason="1 of 2 tests fail",
         findings=("touched conftest.py",),
@@ -56,7 +56,7 @@ def run(tmp_path: Path):
             steps=(step,),
             failure=Failure(kind="SandboxError", message="died", stage="agent"),
         )
-        good = Trajectory(id="rl-good", task_id="toy-2", grade=Grade(resolved=True))
+        good = Trajectory(id="rl-good", task_id="toy-2", grade=Grade(state=GradeState.RESOLVED))
         opened.put(read, stage="eval-sft-held_out", step=0, version=4)
         opened.put_many([void, good], stage="rl", step=1, version=4)
         opened.seal("rl", 1)

@@ -7,12 +7,12 @@ from typing import TypeVar
 
 import pytest
 
-from patchwright.errors import GradeError, SandboxError
+from patchwright.errors import GradeError
 from patchwright.grade.patch import take_patch
 from patchwright.grade.tests import Grader, open_box
 from patchwright.sandbox.base import SandboxBackend
 from patchwright.sandbox.namespace import NamespaceBackend
-from patchwright.types import Limits, Task, Tests, TestStatus
+from patchwright.types import GradeState, Limits, Task, Tests, TestStatus
 
 T = TypeVar("T")
 
@@ -119,8 +119,9 @@ def test_a_syntax_error_is_unresolved():
 
 
 def test_a_setup_that_fails_is_infrastructure():
-    with pytest.raises(SandboxError, match="setup"):
+    with pytest.raises(GradeError, match="setup") as found:
         grade(replace(TASK, setup=("exit 3",)), FIX)
+    assert found.value.state == GradeState.ENV_BROKEN
 
 
 def test_text_before_the_diff_and_a_missing_newline_are_forgiven():

@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patchwright.errors import ConfigError
-from patchwright.grade.parsers import PARSERS, parse_pytest, parse_unittest, parser
+from patchwright.grade.parsers import OWN, parser
+from patchwright.grade.parsers.own import parse_pytest, parse_unittest
 from patchwright.types import TestStatus
 
 PYTEST_LOG = """\
@@ -58,5 +59,5 @@ def test_unknown_parser_names_those_there_are():
 
 @given(st.text())
 def test_no_log_makes_a_parser_fail(log: str):
-    for parse in PARSERS.values():
+    for parse in OWN.values():
         assert isinstance(parse(log), dict)

@@ -5,7 +5,9 @@ from hypothesis import strategies as st
 
 from patchwright.recipes.evaluate import result
 from patchwright.recipes.rl import RlConfig, choose, policy_samples
-from patchwright.types import Failure, Grade, Outcome, Task, Tests, Trajectory, Turn
+from patchwright.types import Failure, Grade, GradeState, Outcome, Task, Tests, Trajectory, Turn
+
+_STATES = {Outcome.RESOLVED: GradeState.RESOLVED, Outcome.UNRESOLVED: GradeState.TESTS_FAILED}
 
 
 def task(name: str) -> Task:
@@ -20,7 +22,7 @@ def attempt(task_id: str, k: int, outcome: Outcome) -> Trajectory:
         task_id=task_id,
         group=f"g-{task_id}",
         turns=(turn,),
-        grade=None if void else Grade(resolved=outcome is Outcome.RESOLVED),
+        grade=None if void else Grade(state=_STATES[outcome]),
         failure=Failure(kind="SandboxError", message="gone", stage="agent") if void else None,
     )
 

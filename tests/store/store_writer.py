@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 from patchwright.store import Run
-from patchwright.types import Grade, Trajectory, Turn
+from patchwright.types import Grade, GradeState, Trajectory, Turn
 
 
 def attempt(name: str) -> Trajectory:
     turn = Turn(id=0, prompt_ids=tuple(range(300)), completion_ids=tuple(range(90)), logprobs=(-0.5,) * 90)
     return Trajectory(
-        id=name, task_id="t", turns=(turn,) * 4, patch="diff\n" * 50, grade=Grade(resolved=True)
+        id=name, task_id="t", turns=(turn,) * 4, patch="diff\n" * 50, grade=Grade(state=GradeState.RESOLVED)
     )
 
 

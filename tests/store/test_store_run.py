@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 from patchwright.errors import ConfigError, StoreError
 from patchwright.store import Run
-from patchwright.store.codec import pack, unpack
+from patchwright.store.codec import from_row, pack, to_row, unpack
 from patchwright.types import (
     Exec,
     Failure,
     Finish,
     Grade,
+    GradeState,
     Outcome,
     Step,
     TestStatus,
@@ -58,7 +59,7 @@ execs = st.builds(Exec, code=ints, output=any_text, timed_out=st.booleans(), omi
 steps = st.builds(Step, command=any_text, exec=execs, turn=st.none() | ints)
 grades = st.builds(
     Grade,
-    resolved=st.booleans(),
+    state=st.sampled_from(GradeState),
     tests=st.dictionaries(any_text, st.sampled_from(TestStatus), max_size=3),
     reason=any_text,
     scores=st.dictionaries(any_text, reals, max_size=2),
@@ -86,7 +87,8 @@ steps_used = itertools.count()
 
 
 def attempt(name: str, *, task: str = "toy-1", resolved: bool | None = True) -> Trajectory:
-    grade = None if resolved is None else Grade(resolved=resolved, tests={"t::a": TestStatus.PASSED})
+    state = GradeState.RESOLVED if resolved else GradeState.TESTS_FAILED
+    grade = None if resolved is None else Grade(state=state, tests={"t::a": TestStatus.PASSED})
     turn = Turn(id=0, prompt_ids=(1, 2), completion_ids=(3,), logprobs=(-0.1234567890123,))
     return Trajectory(
         id=name, task_id=task, group="g", turns=(turn,), grade=grade, messages=({"role": "user"},)
@@ -165,6 +167,14 @@ def test_parts_open_elsewhere(run: Run) -> None:
     assert row["turns"][0]["logprobs"] == [-0.1234567890123]
     assert json.loads(row["messages"]) == [{"role": "user"}]
     assert (void["outcome"], void["resolved"], void["grade"]) == ("void", None, None)
+
+
+@pytest.mark.parametrize("state", [GradeState.RESOLVED, GradeState.TESTS_FAILED])
+def test_a_grade_stored_before_grades_had_a_state_still_loads(state: GradeState) -> None:
+    row = to_row(attempt("a", resolved=state is GradeState.RESOLVED))
+    del row["grade"]["state"]
+    grade = from_row(row).grade
+    assert grade is not None and grade.state is state
 
 
 def test_text_that_utf8_cannot_hold_is_kept_exactly(run: Run) -> None:

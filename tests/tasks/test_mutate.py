@@ -7,7 +7,7 @@ import pytest
 
 from patchwright.tasks.compose import composed
 from patchwright.tasks.handwritten import TRAINING
-from patchwright.tasks.mutate import KIND_WEIGHTS, functions, line_diff, mutants, pick
+from patchwright.tasks.mutation import KIND_WEIGHTS, functions, line_diff, mutants, pick
 
 EVERYTHING = '''
 LIMIT = 3

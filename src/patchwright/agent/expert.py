@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from random import Random
 
 from patchwright.errors import ConfigError
-from patchwright.tasks.mutate import mutants
+from patchwright.tasks.mutation import mutants
 from patchwright.tasks.plain import NotPlain, passes_tests
 from patchwright.types import Task
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from patchwright import __version__
-from patchwright.cli import bench, check, gateway, images, look, node, pool, tasks, train, work
+from patchwright.cli import bench, check, gateway, grade, images, look, node, pool, tasks, train, work
 from patchwright.errors import ConfigError, PatchwrightError
 
 __all__ = ["app", "main"]
@@ -46,7 +46,7 @@ app.command("quickstart")(work.quickstart)
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(images.app, name="images")
 app.command("rollout")(work.rollout)
-app.command("grade")(work.grade)
+app.command("grade")(grade.grade)
 app.command("eval")(work.evaluate)
 app.add_typer(train.app, name="train")
 app.command("serve")(gateway.serve)

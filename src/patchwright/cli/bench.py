@@ -1,5 +1,4 @@
-"""`bench engine`, `bench fleet`, `bench gateway`, `bench sandbox`, `bench train`: what the parts cost on this
-machine."""
+"""`bench engine`, `fleet`, `gateway`, `grading`, `sandbox`, `train`: what the parts cost on this machine."""
 
 from __future__ import annotations
 
@@ -76,6 +75,26 @@ def gateway(model: Model = None) -> None:
     from patchwright.recipes.bench import gateway_table
 
     output().print(execute(gateway_table(model)))
+
+
+@app.command("grading")
+def grading(
+    sandbox: SandboxName = "namespace",
+    seconds: Annotated[float, typer.Option("--seconds", min=0, help="How long the test sleeps.")] = 5.0,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Patches, one after the other.")] = 5,
+    image: Image = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """What grading adds to the time of the test command."""
+    from dataclasses import asdict
+
+    from patchwright.recipes.bench_grading import grading_overhead, overhead_table
+
+    found = execute(grading_overhead(sandbox, seconds=seconds, rounds=rounds, image=image))
+    if as_json:
+        typer.echo(json.dumps(asdict(found)))
+    else:
+        output().print(overhead_table(found))
 
 
 @app.command("sandbox")

@@ -1,4 +1,4 @@
-"""`tasks synth`, `tasks list`, `tasks show`, `tasks validate`."""
+"""`patchwright tasks`: tasks brought in, looked at, chosen, given out; made and validated by its siblings."""
 
 from __future__ import annotations
 
@@ -7,38 +7,59 @@ from typing import Annotated
 
 import typer
 
-from patchwright.cli.options import ConfigFile, Image, Override, SandboxName, execute, output, view
+from patchwright.cli.mine import build_env, mine
+from patchwright.cli.options import output, view
+from patchwright.cli.synth import synth, validate
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="Make, look at and validate tasks.")
+app = typer.Typer(no_args_is_help=True, help="Import, make, look at, choose, validate and export tasks.")
 File = Annotated[Path, typer.Argument(metavar="FILE", help="File of tasks, one JSON object a line.")]
+Out = Annotated[Path, typer.Argument(metavar="OUT", help="File to write.")]
 
 
-@app.command("synth")
-def synth(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the task files go.")],
+@app.command("import")
+def import_(
     source: Annotated[
-        str, typer.Option("--source", help="`composed`, or `pypi:NAME==VERSION`: a real library.")
-    ] = "composed",
-    count: Annotated[int, typer.Option("--count", min=1, help="Tasks made from a library.")] = 20,
-    sandbox: SandboxName = "namespace",
-    image: Image = None,
-    config: ConfigFile = None,
-    override: Override = None,
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="Rows (.json, .jsonl, .parquet), a folder of rows or of tasks, or a hub's OWNER/NAME.",
+        ),
+    ],
+    out: Out,
+    kind: Annotated[
+        str, typer.Option("--kind", help="What the rows are (`swe-bench`, ...); else by their columns.")
+    ] = "",
+    split: Annotated[str, typer.Option("--split", help="Which split of a data set of several.")] = "",
+    skip: Annotated[
+        bool, typer.Option("--skip", help="Leave out rows that cannot become tasks, and say so.")
+    ] = False,
 ) -> None:
-    """Make bug-repair tasks: composed functions by the thousand, or bugs in a real library."""
-    from patchwright.config import load_config
-    from patchwright.recipes.assembly import SandboxConfig
-    from patchwright.recipes.taskfiles import from_library, synthesise
-    from patchwright.tasks.synthesis import SynthesisConfig
+    """Turn rows of SWE-bench, SWE-Gym, SWE-smith, R2E-Gym, SWE-rebench, Harbor folders, ... into tasks."""
+    from patchwright.recipes.task_import import import_file
 
-    counts = load_config(SynthesisConfig, config, override or ())
-    if source == "composed":
-        synthesise(counts, folder, view())
-    else:
-        boxes = SandboxConfig(use=sandbox, image=image or "")
-        execute(from_library(source, count, counts.seed, boxes, folder, view()))
+    import_file(source, out, kind, split, skip, view())
+
+
+@app.command("export")
+def export_(
+    file: File,
+    form: Annotated[str, typer.Option("--format", help="`seed`, `swebench`, `ids`, `images` or `verified`.")],
+    out: Annotated[
+        Path, typer.Option("-o", "--output", help="File, or a folder, where it gets its usual name.")
+    ] = Path(),
+) -> None:
+    """Write tasks as other programs read them: rows, instance_ids.txt, docker_images.txt, ..."""
+    from patchwright.recipes.task_import import export_file
+
+    export_file(file, form, out, view())
+
+
+app.command("mine")(mine)
+app.command("build-env")(build_env)
+app.command("synth")(synth)
+app.command("validate")(validate)
 
 
 @app.command("list")
@@ -57,22 +78,69 @@ def show(file: File, task: Annotated[str, typer.Argument(metavar="ID", help="Id 
     show_task(file, task, output())
 
 
-@app.command("validate")
-def validate(
+@app.command("filter")
+def filter_(
     file: File,
-    first: Annotated[int | None, typer.Option("--first", min=1, help="Only the first so many tasks.")] = None,
-    sandbox: SandboxName = "namespace",
-    image: Image = None,
+    out: Out,
+    ids: Annotated[list[str] | None, typer.Option("--id", help="Id or glob; repeatable.")] = None,
+    repos: Annotated[
+        list[str] | None, typer.Option("--repo", help="Repository or glob (`django/*`); repeatable.")
+    ] = None,
+    difficulty: Annotated[
+        list[str] | None, typer.Option("--difficulty", help="As the data set says it; repeatable.")
+    ] = None,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option("--trust", help="`valid`, `flaky`, `hackable`, `broken` or `none`; repeatable."),
+    ] = None,
+    max_prompt: Annotated[int, typer.Option("--max-prompt", help="Most characters of the issue.")] = 0,
+    max_solution: Annotated[int, typer.Option("--max-solution", help="Most lines the fix changes.")] = 0,
+    max_tests: Annotated[int, typer.Option("--max-tests", help="Most tests a task names.")] = 0,
+    gradable: Annotated[bool, typer.Option("--gradable", help="Only tasks with tests to mend.")] = False,
+    without: Annotated[
+        Path | None, typer.Option("--without", help="Leave out what is in this file too (a benchmark).")
+    ] = None,
 ) -> None:
-    """Check in boxes that tasks fail as they say and that their solutions solve them; exit 1 if not."""
-    from patchwright.recipes.assembly import SandboxConfig
-    from patchwright.recipes.taskfiles import validate_tasks
+    """Write the tasks that fit everything that is asked."""
+    from patchwright.recipes.task_import import filter_file
+    from patchwright.tasks.select import Filter
 
-    boxes = SandboxConfig(use=sandbox, image=image or "")
-    found = execute(validate_tasks(file, boxes, view(), first=first))
-    unsound = {name: validation.reason for name, validation in found.items() if not validation.ok}
-    console = output()
-    for name, reason in unsound.items():
-        console.print(f"unsound  {name}: {reason}")
-    console.print(f"{len(found) - len(unsound)} of {len(found)} tasks are sound")
-    raise typer.Exit(1 if unsound else 0)
+    wanted = Filter(
+        ids=tuple(ids or ()),
+        repos=tuple(repos or ()),
+        difficulties=tuple(difficulty or ()),
+        trust=tuple(trust or ()),
+        max_prompt=max_prompt,
+        max_solution=max_solution,
+        max_tests=max_tests,
+        gradable=gradable,
+    )
+    filter_file(file, out, wanted, without, view())
+
+
+@app.command("split")
+def split_(
+    file: File,
+    train: Annotated[Path, typer.Argument(metavar="TRAIN", help="File of the tasks to train on.")],
+    held_out: Annotated[Path, typer.Argument(metavar="HELD_OUT", help="File of the tasks held out.")],
+    share: Annotated[float, typer.Option("--share", min=0.0, max=1.0, help="Share held out.")] = 0.1,
+    seed: Annotated[int, typer.Option("--seed", help="Which ones: the same for the same seed.")] = 0,
+    by_repo: Annotated[
+        bool, typer.Option("--by-repo", help="Hold out whole repositories: none is on both sides.")
+    ] = False,
+) -> None:
+    """Split a file's tasks in two, the same way every time."""
+    from patchwright.recipes.task_import import split_file
+
+    split_file(file, (train, held_out), share, seed, by_repo, view())
+
+
+@app.command("overlap")
+def overlap_(
+    train: Annotated[Path, typer.Argument(metavar="TRAIN", help="File of tasks.")],
+    bench: Annotated[Path, typer.Argument(metavar="BENCH", help="Benchmark: a file of tasks, or of rows.")],
+) -> None:
+    """Say which tasks are a benchmark's too (by id, commit or issue text); exit 1 if any is."""
+    from patchwright.recipes.task_import import overlap_files
+
+    raise typer.Exit(1 if overlap_files(train, bench, output()) else 0)

@@ -45,7 +45,7 @@ def sft(
     from patchwright.recipes.sft import run_sft
 
     settings = load_config(Settings, config, override or ())
-    weights = execute(run_sft(settings.sft, model, data, run, view()))
+    weights = execute(run_sft(settings.sft, settings.line, model, data, run, view()))
     output().print(f"weights  {weights.path}")
 
 

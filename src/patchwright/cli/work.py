@@ -1,4 +1,4 @@
-"""`quickstart`, `rollout`, `grade`, `eval`: the line up to the grade."""
+"""`quickstart`, `rollout`, `eval`: the line up to the grade."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from patchwright.errors import ConfigError
 if TYPE_CHECKING:
     from patchwright.recipes.evaluate import Result
 
-__all__ = ["evaluate", "grade", "quickstart", "rollout"]
+__all__ = ["evaluate", "quickstart", "rollout"]
 
 Samples = Annotated[int, typer.Option("--samples", min=1, help="Attempts per task.")]
 
@@ -109,24 +109,3 @@ def _report(found: Result, run: Path) -> None:
         console.print(f"pass@8  {found.pass_at_8:.1%}")
     console.print(f"attempts  {found.resolved} resolved of {found.total}, {found.void} void")
     console.print(f"look  patchwright show {run}")
-
-
-def grade(
-    tasks: TasksFile,
-    predictions: Annotated[
-        Path, typer.Option("--predictions", help="JSON lines with instance_id and model_patch.")
-    ],
-    report: Annotated[Path, typer.Option("--report", help="Where the verdicts go, one a line.")] = Path(
-        "report.jsonl"
-    ),
-    config: ConfigFile = None,
-    override: Override = None,
-) -> None:
-    """Grade somebody's patches by the tasks' tests."""
-    from patchwright.config import load_config
-    from patchwright.recipes.grade import run_grade
-    from patchwright.recipes.settings import Settings
-
-    line = load_config(Settings, config, override or ()).line
-    counts = execute(run_grade(line, tasks, predictions, report, view()))
-    output().print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()) + f": {report}")

@@ -1,25 +1,29 @@
-"""Grading by tests: a fresh box, the patch applied, the task's test files restored, the command run,
-every test's status read from the log."""
+"""Grading by tests: a patch and a task in, a verdict or a void ending out.
+
+`diff` cleans the patch, `run` runs the tests in a fresh box, `rules` reads the log; here it is decided what
+an ending means, and who is to blame when no verdict can be read: the patch, or the task's environment.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import time
-from collections.abc import Mapping
+import dataclasses
 
 from patchwright.errors import GradeError, SandboxError
-from patchwright.grade.parsers import parser
-from patchwright.grade.patch import apply_patch
-from patchwright.sandbox.base import BoxSpec, Sandbox, SandboxBackend
-from patchwright.tasks.repository import repository_archive
-from patchwright.types import Exec, Grade, Task, TestStatus
+from patchwright.grade.cache import GradeCache, Grading, fingerprint, key
+from patchwright.grade.diff import Diff, parse
+from patchwright.grade.frame import unframed
+from patchwright.grade.integrity import screened, weighed
+from patchwright.grade.rules import judge
+from patchwright.grade.run import Ran, open_box, run_tests
+from patchwright.sandbox.base import SandboxBackend
+from patchwright.types import Grade, GradeState, Task
 
-_GOOD = TestStatus.PASSED
+__all__ = ["Grader", "Grading", "open_box"]
 
-_ENV = {"PYTHONDONTWRITEBYTECODE": "1"}
-"""Python tells a stale .pyc by the source's size and its time in whole seconds: two edits of equal size
-within a second would run the first one's code."""
+NO_WITNESS = "the patched code keeps the runner from its witness"
+
+_UNTOUCHED = Diff()
 
 
 class Grader:
@@ -28,97 +32,136 @@ class Grader:
     Example: `grade = await Grader(backend)(task, patch)`
     """
 
-    def __init__(self, backend: SandboxBackend) -> None:
-        self._backend = backend
-        self._grades: dict[tuple[str, str], asyncio.Future[Grade]] = {}
+    def __init__(
+        self, backend: SandboxBackend, *, cache: GradeCache | None = None, skip_empty: bool = False
+    ) -> None:
+        """`cache` keeps verdicts and logs on disk. With `skip_empty` an empty patch is unresolved without a
+        run, as official harnesses have it; else the untouched code is tested, for its tests' statuses."""
+        self._backend, self._cache, self._skip_empty = backend, cache, skip_empty
+        self._jobs: dict[str, asyncio.Future[Grading]] = {}
+        self._known: dict[str, Grading] = {}
+        self._fingerprints: dict[str, tuple[Task, str]] = {}
         self.hits = 0
         """Verdicts answered from an earlier identical patch."""
 
     async def __call__(self, task: Task, patch: str) -> Grade:
-        """The verdict. Raises GradeError or SandboxError when none can be reached."""
-        key = (task.id, hashlib.sha256(patch.encode()).hexdigest())
-        known = self._grades.get(key)
-        if known is not None and not (known.done() and (known.cancelled() or known.exception())):
+        """The verdict. Raises GradeError, which says how it ended, when none can be reached."""
+        return (await self.grading(task, patch)).grade
+
+    async def grading(self, task: Task, patch: str) -> Grading:
+        """The verdict with its log. Raises GradeError when none can be reached."""
+        diff, findings = screened(task, parse(patch))
+        refused = self._refused(diff)
+        if refused is not None:
+            found = Grading(grade=refused, patch=diff.shown)
+        else:
+            found = await self._graded(task, diff)
+        grade = dataclasses.replace(found.grade, findings=findings + found.grade.findings)
+        return dataclasses.replace(found, grade=grade)
+
+    def _refused(self, diff: Diff) -> Grade | None:
+        """The verdict on a patch that never reaches a box."""
+        if diff.outside:
+            reason = f"patch does not apply: it reaches out of the repository, to {diff.outside}"[:500]
+            finding = f"outside: {diff.outside}"[:500]
+            return Grade(state=GradeState.APPLY_FAILED, reason=reason, findings=(finding,))
+        if diff.wanted and not diff.cut and not diff.sections:
+            return Grade(state=GradeState.APPLY_FAILED, reason="patch does not apply: there is no diff in it")
+        if self._skip_empty and not diff.sections:
+            return Grade(state=GradeState.EMPTY_PATCH, reason="there is nothing to apply")
+        return None
+
+    async def _graded(self, task: Task, diff: Diff) -> Grading:
+        name = key(self._fingerprint(task), diff.data)
+        known = self._remembered(name)
+        if known is not None:
             self.hits += 1
-            return await asyncio.shield(known)
-        job = asyncio.ensure_future(self._grade(task, patch))
-        job.add_done_callback(_retrieve)
-        self._grades[key] = job
+            return known
+        job = self._jobs.get(name)
+        if job is None:
+            job = self._jobs[name] = asyncio.ensure_future(self._grade(task, diff, name))
+            job.add_done_callback(lambda done: self._forget(name, done))
+        else:
+            self.hits += 1
         return await asyncio.shield(job)
 
-    async def _grade(self, task: Task, patch: str) -> Grade:
-        started = time.monotonic()
-        box = await open_box(self._backend, task)
-        try:
-            problem = await apply_patch(box, task, patch) if patch.strip() else ""
-            if problem:
-                return Grade(resolved=False, reason=f"patch does not apply: {problem[:500]}")
-            for path, content in task.tests.files.items():
-                await box.write(path, content.encode())
-            done = await box.exec(task.tests.command, timeout=task.limits.test_seconds, cwd=task.workdir)
-        finally:
-            await box.close()
-        return await self._verdict(task, patch, done, time.monotonic() - started)
+    def _remembered(self, name: str) -> Grading | None:
+        return self._cache.get(name) if self._cache is not None else self._known.get(name)
 
-    async def _verdict(self, task: Task, patch: str, done: Exec, seconds: float) -> Grade:
-        log = parser(task.tests.parser)(done.output)
-        tests = {name: log.get(name, TestStatus.MISSING) for name in _named(task)}
-        if done.timed_out:
-            return Grade(resolved=False, tests=tests, reason="the tests timed out", seconds=seconds)
-        if not log:
-            return await self._silent(task, patch, done, tests)
-        return Grade(resolved=_all_good(tests), tests=tests, reason=_reason(tests), seconds=seconds)
+    def _keep(self, name: str, grading: Grading) -> None:
+        if self._cache is not None:
+            self._cache.put(name, grading)
+        else:
+            self._known[name] = dataclasses.replace(grading, log="")  # logs are large, memory is not
 
-    async def _silent(self, task: Task, patch: str, done: Exec, tests: Mapping[str, TestStatus]) -> Grade:
-        """No test in the log: the patch's doing when the unpatched code does report, else no verdict."""
-        if patch.strip():
-            await self(task, "")  # raises GradeError when the unpatched code reports nothing either
-            return Grade(
-                resolved=False, tests=tests, reason="the patched code ends the tests without a report"
-            )
-        raise GradeError(
-            f"task {task.id}: `{task.tests.command}` reported no test that parser `{task.tests.parser}` "
-            f"can read (exit code {done.code}): {done.output[-300:].strip()!r}"
+    def _forget(self, name: str, job: asyncio.Future[Grading]) -> None:
+        """An error is for those who wait for it; whoever asks next tries again."""
+        del self._jobs[name]
+        if not job.cancelled():
+            job.exception()
+
+    def _fingerprint(self, task: Task) -> str:
+        known = self._fingerprints.get(task.id)
+        if known is None or known[0] is not task:
+            known = self._fingerprints[task.id] = (task, fingerprint(task))
+        return known[1]
+
+    async def _grade(self, task: Task, diff: Diff, name: str) -> Grading:
+        ran = await self._ran(task, diff)
+        grade = weighed(task, await self._verdict(task, diff, ran), ran)
+        done = Grading(
+            grade=dataclasses.replace(grade, seconds=ran.seconds),
+            log=ran.log,
+            patch=diff.shown,
+            command_seconds=ran.command_seconds,
+            witness=ran.witness,
         )
+        self._keep(name, done)
+        return done
 
+    async def _ran(self, task: Task, diff: Diff) -> Ran:
+        """One run; a second one after a fault that may be the machine's."""
+        try:
+            ran = await run_tests(self._backend, task, diff)
+        except SandboxError:
+            ran = None
+        if ran is not None and not ran.killed and ran.failed is not GradeState.ENV_BROKEN:
+            return ran
+        try:
+            return await run_tests(self._backend, task, diff)
+        except SandboxError as error:
+            raise GradeError(str(error), state=GradeState.ENV_BROKEN) from error
 
-async def open_box(backend: SandboxBackend, task: Task) -> Sandbox:
-    """A fresh box with the task's repository in it and its setup done. Raises SandboxError."""
-    spec = BoxSpec(
-        image=task.image,
-        workdir=task.workdir,
-        archive=repository_archive(task),
-        env=_ENV,
-        limits=task.limits,
-    )
-    box = await backend.open(spec)
-    try:
-        for command in task.setup:
-            done = await box.exec(command, timeout=task.limits.test_seconds, cwd=task.workdir)
-            if done.code != 0:
-                raise SandboxError(
-                    f"task {task.id}: setup `{command}` failed with {done.code}: {done.output[-300:]}"
-                )
-    except BaseException:
-        await box.close()
-        raise
-    return box
+    async def _verdict(self, task: Task, diff: Diff, ran: Ran) -> Grade:
+        if ran.failed is GradeState.APPLY_FAILED:
+            return Grade(state=GradeState.APPLY_FAILED, reason=ran.problem)
+        if ran.failed is not None:
+            await self._blame(task, diff, ran.problem, GradeState.ENV_BROKEN)
+            return Grade(state=GradeState.TESTS_FAILED, reason=ran.problem[:500])
+        found = judge(task, ran.log, timed_out=ran.timed_out)
+        grade = Grade(state=found.state, tests=found.tests, reason=found.reason)
+        if found.state is GradeState.NO_TESTS_PARSED:
+            said = (
+                f"`{task.tests.command[:200]}` reported no test that parser `{task.tests.parser}` can read "
+                f"(exit code {ran.code}, {found.reason}): {unframed(ran.log)[0][-300:].strip()!r}"
+            )
+            await self._blame(task, diff, said, GradeState.NO_TESTS_PARSED)
+            reason = "the patched code ends the tests without a report"
+            return dataclasses.replace(grade, state=GradeState.NO_REPORT, reason=reason)
+        if ran.killed and not grade.resolved:
+            await self._blame(
+                task, diff, "the tests were killed, out of memory perhaps", GradeState.ENV_BROKEN
+            )
+        if grade.resolved and ran.witness is False and await self._has_witness(task, diff):
+            return dataclasses.replace(grade, state=GradeState.NO_REPORT, reason=NO_WITNESS)
+        return grade
 
+    async def _has_witness(self, task: Task, diff: Diff) -> bool:
+        """Whether the untouched code's runner calls the witness."""
+        return bool(diff.sections) and bool((await self._graded(task, _UNTOUCHED)).witness)
 
-def _named(task: Task) -> tuple[str, ...]:
-    return task.tests.fail_to_pass + task.tests.pass_to_pass
-
-
-def _all_good(tests: Mapping[str, TestStatus]) -> bool:
-    return bool(tests) and all(status is _GOOD for status in tests.values())
-
-
-def _reason(tests: Mapping[str, TestStatus]) -> str:
-    bad = [f"{name} {status.value}" for name, status in tests.items() if status is not _GOOD]
-    return f"{len(bad)} of {len(tests)} tests: {', '.join(bad)}"[:500] if bad else ""
-
-
-def _retrieve(job: asyncio.Future[Grade]) -> None:
-    """Mark the exception as seen: whoever awaited has it, and nobody may be left waiting."""
-    if not job.cancelled():
-        job.exception()
+    async def _blame(self, task: Task, diff: Diff, problem: str, state: GradeState) -> None:
+        """Return when it is the patch's doing: the untouched code does better. Else raise GradeError."""
+        if not diff.sections:
+            raise GradeError(f"task {task.id}: {problem}", state=state)
+        await self._graded(task, _UNTOUCHED)

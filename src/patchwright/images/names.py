@@ -24,6 +24,7 @@ _LONGEST = 255
 _RULES = {
     "swe-bench": ("docker.io/swebench/sweb.eval.x86_64.{}:latest", "_1776_"),
     "swe-gym": ("docker.io/xingyaoww/sweb.eval.x86_64.{}:latest", "_s_"),
+    "swe-rebench": ("docker.io/swerebench/sweb.eval.x86_64.{}:latest", "_1776_"),
 }
 """Source -> its images, and what stands for the `__` of an instance id, which a repository may not hold."""
 SOURCES = tuple(_RULES)

@@ -88,6 +88,10 @@ class LineConfig(Config):
     """How often a void attempt is made again."""
     seed: int = 0
     """Seeds sampling and the order of tasks."""
+    benchmark: str = ""
+    """What must not be trained on: a task file, or rows as `tasks import` takes them."""
+    allow_overlap: bool = False
+    """Train on the benchmark's tasks all the same."""
 
 
 @asynccontextmanager
@@ -141,7 +145,7 @@ async def open_line(
 ) -> AsyncIterator[Line]:
     """The line over an engine, through a gateway of its own."""
     async with Gateway(engine, renderer) as gateway:
-        yield Line(backend=backend, agent=agent, model=gateway, grade=Grader(backend))
+        yield Line(backend=backend, agent=agent, model=gateway, grade=Grader(backend, skip_empty=True))
 
 
 @asynccontextmanager
@@ -159,7 +163,7 @@ async def assemble(config: LineConfig, model: Path | Endpoint) -> AsyncIterator[
         agent = await stack.enter_async_context(open_agent(config.agent))
         backend = await stack.enter_async_context(open_boxes(config.sandbox))
         if isinstance(model, Endpoint):
-            yield Line(backend=backend, agent=agent, model=model, grade=Grader(backend))
+            yield Line(backend=backend, agent=agent, model=model, grade=Grader(backend, skip_empty=True))
             return
         engine = await stack.enter_async_context(open_engine(model, config.engine))
         yield await stack.enter_async_context(open_line(backend, agent, engine, Renderer.load(str(model))))

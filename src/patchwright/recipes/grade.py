@@ -1,79 +1,213 @@
-"""`patchwright grade`: verdicts on somebody's predictions (`{"instance_id": ..., "model_patch": ...}` lines,
-as SWE-bench has them)."""
+"""`patchwright grade`: verdicts on somebody's predictions, in the shape official harnesses give them.
+
+    RUN/
+      summary.json           official counts and id lists, endings by name, void endings with their reasons
+      grades.db              verdicts and logs: what a second run does not do again
+      ID/report.json         official report of the instance, unless it is void
+      ID/test_output.txt     what the tests wrote
+      ID/patch.diff          the patch as it was applied
+      ID/eval.sh             the test command as it was run
+      ID/grade.json          ours: how it ended, why, integrity findings, seconds
+
+With several predictions for an instance its folder holds one numbered folder each.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
-from dataclasses import asdict
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from patchwright.config import nearest
-from patchwright.errors import ConfigError, InfraError
+from patchwright.errors import GradeError, InfraError, StoreError
+from patchwright.grade.cache import GradeCache, Grading
+from patchwright.grade.predictions import Prediction, matched, read_predictions
+from patchwright.grade.report import log_text, official_report, report_text
+from patchwright.grade.rules import Verdict, judge
+from patchwright.grade.run import script
 from patchwright.grade.tests import Grader
-from patchwright.recipes.assembly import LineConfig, open_boxes
-from patchwright.recipes.progress import View
+from patchwright.recipes.assembly import SandboxConfig, open_boxes
+from patchwright.recipes.grade_summary import Ending, summary
+from patchwright.recipes.progress import Stage, View
+from patchwright.store import files
 from patchwright.tasks.files import load_tasks
-from patchwright.types import Task
+from patchwright.types import GradeState, Task
+
+__all__ = ["GradeRequest", "run_grade"]
+
+_UNRUN = (GradeState.APPLY_FAILED, GradeState.EMPTY_PATCH)
 
 
-async def run_grade(
-    config: LineConfig, tasks: Path, predictions: Path, report: Path, view: View
-) -> dict[str, int]:
-    """Grade every prediction, write one JSON line each to `report`, and count the outcomes."""
-    patches = read_predictions(predictions, {task.id: task for task in load_tasks(tasks)})
-    counts = {"resolved": 0, "unresolved": 0, "void": 0}
-    async with open_boxes(config.sandbox) as backend:
-        grader, slots = Grader(backend), asyncio.Semaphore(config.concurrency)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GradeRequest:
+    """What is to be graded, and where the reports go.
 
-        async def one(task: Task, patch: str) -> dict[str, Any]:
-            async with slots:
-                return await _verdict(grader, task, patch)
+    Example: `GradeRequest(tasks=Path("tasks.jsonl"), predictions="gold")`
+    """
 
-        with view.stage("grade", total=len(patches)) as progress:
-            lines = []
-            for job in asyncio.as_completed([one(task, patch) for task, patch in patches]):
-                line = await job
-                counts[line["outcome"]] += 1
-                lines.append(line)
-                progress.advance()
-    lines.sort(key=lambda line: line["instance_id"])
-    report.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return counts
+    tasks: Path
+    predictions: str
+    """A file, `gold` or `empty`."""
+    run: Path = Path("runs/grade")
+    workers: int = 2
+    """Boxes at once."""
+    skip_unknown: bool = False
+    """Leave out predictions for tasks that the file does not have."""
 
 
-async def _verdict(grader: Grader, task: Task, patch: str) -> dict[str, Any]:
-    try:
-        grade = await grader(task, patch)
-    except InfraError as error:
-        return {"instance_id": task.id, "outcome": "void", "reason": str(error)}
-    outcome = "resolved" if grade.resolved else "unresolved"
-    return {"instance_id": task.id, "outcome": outcome, **asdict(grade)}
+@dataclass(frozen=True, slots=True)
+class _Job:
+    task: Task
+    prediction: Prediction
+    folder: Path
 
 
-def read_predictions(file: Path, tasks: Mapping[str, Task]) -> list[tuple[Task, str]]:
-    """Predictions with their tasks. Raises ConfigError naming the line that is wrong and the mend."""
-    if not file.is_file():
-        raise ConfigError(f"there is no predictions file {file}")
-    found = []
-    for number, line in enumerate(file.read_text(errors="replace").splitlines(), start=1):
-        if line.strip():
-            found.append(_prediction(f"{file} line {number}", line, tasks))
+async def run_grade(request: GradeRequest, sandbox: SandboxConfig, view: View) -> dict[str, Any]:
+    """Grade every prediction, write the run's folder, and return what `summary.json` holds.
+
+    Verdicts that the folder holds already are not reached again; void endings are tried again. Raises
+    ConfigError for what the user gave, StoreError when the disk refuses.
+    """
+    started = time.monotonic()
+    tasks = {task.id: task for task in load_tasks(request.tasks)}
+    given = read_predictions(request.predictions, list(tasks.values()))
+    for task in tasks.values():
+        judge(task, "")  # rules and parsers that do not exist are found now, not after an hour
+    jobs = _placed(matched(given, tasks, skip=request.skip_unknown), tasks, request.run)
+    with _folder(request.run) as cache:
+        async with open_boxes(sandbox) as backend:
+            grader = Grader(backend, cache=cache, skip_empty=True)
+            with view.stage("grade", total=len(jobs)) as stage:
+                endings = await _all(jobs, grader, request.workers, stage)
+        found = summary(endings, list(tasks), seconds=time.monotonic() - started)
+        with files.attributed("write the summary", request.run):
+            files.write_text(request.run / "summary.json", json.dumps(found, indent=2) + "\n")
     return found
 
 
-def _prediction(where: str, line: str, tasks: Mapping[str, Task]) -> tuple[Task, str]:
+@contextmanager
+def _folder(run: Path) -> Iterator[GradeCache]:
+    """The run's folder, ours alone, and the cache in it."""
+    with files.attributed("open the run", run):
+        run.mkdir(parents=True, exist_ok=True)
+        lock = files.lock(run / "lock")
     try:
-        row = json.loads(line)
-        name, patch = row["instance_id"], row["model_patch"] or ""
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f'{where}: expected {{"instance_id": "...", "model_patch": "..."}} ({error!r})'
-        ) from error
-    if name not in tasks:
-        close = nearest(name, list(tasks))
-        hint = f"; did you mean {close!r}?" if close else ""
-        raise ConfigError(f"{where}: the tasks file has no task {name!r}" + hint)
-    return tasks[name], patch
+        cache = GradeCache(run / "grades.db")
+        try:
+            yield cache
+        finally:
+            cache.close()
+    finally:
+        os.close(lock)
+
+
+def _placed(predictions: Sequence[Prediction], tasks: dict[str, Task], run: Path) -> list[_Job]:
+    """Every prediction with its folder: the instance's own, or a numbered one in it."""
+    count = Counter(prediction.instance_id for prediction in predictions)
+    seen: Counter[str] = Counter()
+    jobs = []
+    for prediction in predictions:
+        name = prediction.instance_id
+        folder = run / _folder_name(name)
+        jobs.append(_Job(tasks[name], prediction, folder / str(seen[name]) if count[name] > 1 else folder))
+        seen[name] += 1
+    return jobs
+
+
+def _folder_name(instance: str) -> str:
+    """An id as one file name, whatever it holds. Example: `_folder_name("a/b") == "a%2Fb"`"""
+    name = quote(instance, safe=" []@+,=")
+    return f"%2E{name[1:]}" if name.startswith(".") else name
+
+
+async def _all(jobs: Sequence[_Job], grader: Grader, workers: int, stage: Stage) -> list[Ending]:
+    slots = asyncio.Semaphore(workers)
+    count: Counter[str] = Counter()
+
+    async def one(job: _Job) -> Ending:
+        async with slots:
+            ending = await _end(job, grader)
+        count["resolved" if ending.state is GradeState.RESOLVED else "void" if ending.void else "other"] += 1
+        stage.note(f"{count['resolved']} resolved, {count['void']} void")
+        stage.advance()
+        return ending
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(one(job)) for job in jobs]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None  # one ended them all: one sentence for the user
+    return [job.result() for job in running]
+
+
+async def _end(job: _Job, grader: Grader) -> Ending:
+    """Grade one prediction and write its folder."""
+    name = job.task.id
+    try:
+        done = await grader.grading(job.task, job.prediction.patch or "")
+    except StoreError:
+        raise  # the folder, not the task: nothing can be kept from here on
+    except InfraError as error:
+        state = GradeState(error.state) if isinstance(error, GradeError) else GradeState.ENV_BROKEN
+        ending = Ending(name, state, reason=str(error), void=True)
+        await asyncio.to_thread(_write, job, None, None, asdict(ending))
+        return ending
+    grade = done.grade
+    verdict = None
+    if done.log or grade.state not in _UNRUN:
+        late = grade.state is GradeState.TESTS_TIMEOUT
+        verdict = replace(judge(job.task, done.log, timed_out=late), state=grade.state)
+    ending = Ending(
+        name,
+        grade.state,
+        reason=grade.reason,
+        findings=grade.findings,
+        fault=verdict.fault if verdict else "",
+        environment=verdict is not None and verdict.environment,
+    )
+    more = {"tests": dict(grade.tests), "seconds": grade.seconds, "command_seconds": done.command_seconds}
+    await asyncio.to_thread(_write, job, done, verdict, asdict(ending) | more)
+    return ending
+
+
+def _write(job: _Job, done: Grading | None, verdict: Verdict | None, ours: dict[str, Any]) -> None:
+    """The files of one prediction, those of an earlier ending removed."""
+    patch = done.patch if done is not None else job.prediction.patch or ""
+    texts = {
+        "grade.json": json.dumps(ours, indent=2) + "\n",
+        "patch.diff": patch.encode("utf-8", "replace").decode(),
+        "eval.sh": script(job.task).rstrip("\n") + "\n",
+    }
+    if done is not None:
+        given = job.prediction.patch or None
+        texts["report.json"] = report_text(official_report(job.task, given, verdict))
+    if done is not None and verdict is not None:
+        late = job.task.limits.test_seconds if done.grade.state is GradeState.TESTS_TIMEOUT else None
+        texts["test_output.txt"] = log_text(done.log, late)
+    with files.attributed("write a report", job.folder):
+        job.folder.mkdir(parents=True, exist_ok=True)
+        for name in ("report.json", "test_output.txt"):
+            if name not in texts:
+                (job.folder / name).unlink(missing_ok=True)
+        for name, text in texts.items():
+            _put(job.folder / name, text)
+
+
+def _put(file: Path, text: str) -> None:
+    """Write a file unless it says so already: going on with a long run writes little."""
+    try:
+        if file.read_bytes() == text.encode():
+            return
+    except FileNotFoundError:
+        pass
+    if file.is_dir():
+        shutil.rmtree(file)
+    files.write_text(file, text)

@@ -17,7 +17,7 @@ from patchwright.fleet.node import Machinery, Node
 from patchwright.fleet.node_server import NodeServer
 from patchwright.fleet.serving import Address, Serving
 from patchwright.fleet.tokens import NODE_TOKEN, check_exposure, config_folder, load_token
-from patchwright.grade.parsers import parser
+from patchwright.grade.parsers import UnreadableLog, parser
 from patchwright.images.store import Store
 from patchwright.recipes.assembly import SandboxConfig
 from patchwright.recipes.image_boxes import ImageBackend
@@ -92,9 +92,12 @@ def decide(
 ) -> bool | None:
     """Whether the tests of an output pass: all that are named; without names, one at least, and none failed.
 
-    None when the output names no test. Raises ConfigError for an unknown parser.
+    None when the output names no test, or cannot be read. Raises ConfigError for an unknown parser.
     """
-    statuses = parser(parser_name)(output)
+    try:
+        statuses = parser(parser_name)(output)
+    except UnreadableLog:
+        return None
     if not statuses:
         return None
     named = (*fail_to_pass, *pass_to_pass)

@@ -7,7 +7,9 @@ import sys
 from patchwright.config import Config, reference
 from patchwright.recipes.quickstart.config import QuickstartConfig
 from patchwright.recipes.settings import Settings
+from patchwright.tasks.synth.config import LibraryConfig
 from patchwright.tasks.synthesis import SynthesisConfig
+from patchwright.tasks.trust import TrustConfig
 
 PAGE = """# Configuration
 
@@ -21,9 +23,15 @@ from the docstrings of the fields (`make docs`); a test compares the two.
 ## `quickstart`
 
 {quickstart}
-## `tasks synth`
+## `tasks synth composed`
 
-{synthesis}"""
+{synthesis}
+## `tasks synth` of a library
+
+{library}
+## `tasks validate`
+
+{trust}"""
 
 
 def page() -> str:
@@ -32,6 +40,8 @@ def page() -> str:
         "settings": Settings,
         "quickstart": QuickstartConfig,
         "synthesis": SynthesisConfig,
+        "library": LibraryConfig,
+        "trust": TrustConfig,
     }
     return PAGE.format(**{name: reference(model).strip() + "\n" for name, model in parts.items()})
 

@@ -23,11 +23,14 @@ from patchwright.errors import EngineError
 from patchwright.metrics import Metrics
 from patchwright.recipes.assembly import LineConfig, open_agent, open_boxes, open_engine, open_line
 from patchwright.recipes.progress import Stage, View
+from patchwright.recipes.task_import import benchmark_tasks
 from patchwright.render import Renderer
 from patchwright.rollout.driver import group_jobs, run_jobs
 from patchwright.rollout.rollout import Job, Line
 from patchwright.store import Run
 from patchwright.tasks.files import load_tasks
+from patchwright.tasks.select import refuse_overlap
+from patchwright.tasks.trust import trusted
 from patchwright.train.advantage import group_advantages
 from patchwright.train.config import StepMetrics, TrainConfig
 from patchwright.train.samples import samples as samples_of
@@ -57,6 +60,9 @@ class RlConfig(Config):
     """Reward of a resolved attempt."""
     reward_unresolved: float = -1.0
     """Reward of an unresolved attempt. Void attempts have none."""
+    keep_hackable: bool = True
+    """Train on tasks that `patchwright tasks validate` found hackable too; flaky and broken ones are never
+    trained on."""
     max_logprob_gap: float = 0.05
     """Largest difference between the engine's and the trainer's log-prob of the same token that is
     tolerated after a weight update; float32 on one machine differs by about 1e-5."""
@@ -231,7 +237,8 @@ async def run_rl(
     config: RlConfig, line_config: LineConfig, tasks: Path, model: Path, folder: Path, view: View
 ) -> Weights:
     """`patchwright train rl`: train the model in `model` on the tasks of a file; returns the last weights."""
-    chosen = load_tasks(tasks)
+    chosen = trusted(load_tasks(tasks), keep_hackable=config.keep_hackable)
+    refuse_overlap(chosen, benchmark_tasks(line_config.benchmark), allow=line_config.allow_overlap)
     stored = {
         "rl": config.model_dump(mode="json"),
         "line": line_config.model_dump(mode="json"),

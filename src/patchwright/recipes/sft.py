@@ -9,8 +9,11 @@ from pathlib import Path
 from patchwright.config import Config
 from patchwright.errors import ConfigError
 from patchwright.metrics import Metrics
+from patchwright.recipes.assembly import LineConfig
 from patchwright.recipes.progress import View
+from patchwright.recipes.task_import import benchmark_tasks
 from patchwright.store import Run
+from patchwright.tasks.select import refuse_ids
 from patchwright.train.batch import epoch
 from patchwright.train.config import TrainConfig, schedule
 from patchwright.train.samples import samples as samples_of
@@ -39,13 +42,19 @@ def sft_samples(trajectories: Iterable[Trajectory], config: SftConfig) -> list[S
     return [row for t in resolved for row in samples_of(t, context_weight=config.context_weight)]
 
 
-async def run_sft(config: SftConfig, model: Path, data: Path, folder: Path, view: View) -> Weights:
+async def run_sft(
+    config: SftConfig, line: LineConfig, model: Path, data: Path, folder: Path, view: View
+) -> Weights:
     """`patchwright train sft`: train `model` on the resolved trajectories of the run `data`.
 
-    Weights 1 of the run in `folder` are the result. Raises ConfigError when there is nothing to train on.
+    Weights 1 of the run in `folder` are the result. Raises ConfigError when there is nothing to train on, or
+    when it is the benchmark's.
     """
+    bench = benchmark_tasks(line.benchmark)
     with Run.open(data) as source:
-        samples = sft_samples(source.trajectories(outcome=Outcome.RESOLVED), config)
+        resolved = list(source.trajectories(outcome=Outcome.RESOLVED))
+    refuse_ids((t.task_id for t in resolved), bench, allow=line.allow_overlap)
+    samples = sft_samples(resolved, config)
     if not samples:
         raise ConfigError(
             f"run {data} has no resolved trajectory with recorded tokens to train on; "

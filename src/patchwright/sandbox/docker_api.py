@@ -6,7 +6,7 @@ import asyncio
 import functools
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,25 @@ class DockerApi:
         status, text = await self.call("POST", "/images/create", query=query, timeout=_PULL)
         last = text.strip().rpartition("\n")[2]
         return message(text) if status >= 400 else message(last) if '"error"' in last else ""
+
+    async def load(self, archive: Path) -> None:
+        """Take the images of an archive in, under the names it gives them."""
+
+        async def chunks() -> AsyncIterator[bytes]:
+            with archive.open("rb") as file:
+                while chunk := file.read(1 << 20):
+                    yield chunk
+
+        headers = {"Content-Type": "application/x-tar"}
+        try:
+            reply = await self._client.post(
+                "/images/load", params={"quiet": "1"}, content=chunks(), headers=headers, timeout=_PULL
+            )
+        except httpx.HTTPError as error:
+            reason = str(error) or type(error).__name__
+            raise SandboxError(f"Docker does not answer at {self._socket} ({reason}); start it") from error
+        if reply.status_code != 200 or '"error"' in reply.text:
+            raise SandboxError(f"Docker does not load {archive.name}: {message(reply.text)}")
 
     async def containers(self, label: str) -> list[dict[str, Any]]:
         """All containers, running or not, that carry `label`."""

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from patchwright.types import Exec, Failure, Finish, Grade, Step, TestStatus, Trajectory, Turn
+from patchwright.types import Exec, Failure, Finish, Grade, GradeState, Step, TestStatus, Trajectory, Turn
 
 __all__ = ["from_row", "pack", "to_row", "unpack"]
 
@@ -120,6 +120,7 @@ def _grade_row(grade: Grade | None) -> Row | None:
         return None
     return {
         "resolved": grade.resolved,
+        "state": grade.state.value,
         "reason": grade.reason,
         "tests": [{"test": name, "status": status.value} for name, status in grade.tests.items()],
         "scores": [{"name": name, "score": score} for name, score in grade.scores.items()],
@@ -131,7 +132,7 @@ def _grade_row(grade: Grade | None) -> Row | None:
 
 def _grade(row: Row) -> Grade:
     return Grade(
-        resolved=row["resolved"],
+        state=_state(row),
         reason=row["reason"],
         tests={item["test"]: TestStatus(item["status"]) for item in row["tests"]},
         scores={item["name"]: item["score"] for item in row["scores"]},
@@ -139,3 +140,10 @@ def _grade(row: Row) -> Grade:
         findings=tuple(row["findings"]),
         seconds=row["seconds"],
     )
+
+
+def _state(row: Row) -> GradeState:
+    """Rows written before grades had a state say only whether they are resolved."""
+    if row.get("state"):
+        return GradeState(row["state"])
+    return GradeState.RESOLVED if row["resolved"] else GradeState.TESTS_FAILED

@@ -51,6 +51,7 @@ _STEP = _struct(
 )
 _GRADE = _struct(
     resolved=_FLAG,
+    state=_TEXT,
     reason=_TEXT,
     tests=pa.list_(_struct(test=_TEXT, status=_TEXT)),
     scores=pa.list_(_struct(name=_TEXT, score=_REAL)),

@@ -32,13 +32,13 @@ def load_tasks(path: str | Path) -> list[Task]:
     tasks: list[Task] = []
     lines: dict[str, int] = {}
     for number, line in _lines(file):
-        task = _task(line, f"{file} line {number}")
+        task = task_from(line, f"{file} line {number}")
         first = lines.setdefault(task.id, number)
         if first != number:
             raise ConfigError(
                 f"{file} line {number}: id `{task.id}` is already used by line {first}; rename one"
             )
-        tasks.append(_located(task, file.parent))
+        tasks.append(located(task, file.parent))
     if not tasks:
         raise ConfigError(f"{file} holds no tasks; write one JSON object a line")
     return tasks
@@ -52,7 +52,7 @@ def dump_tasks(path: str | Path, tasks: Iterable[Task]) -> None:
     """
     file, listed = Path(path), list(tasks)
     _refuse_repeated(file, [task.id for task in listed])
-    text = "".join(f"{_line(_portable(task, file.parent))}\n" for task in listed)
+    text = "".join(f"{task_text(_portable(task, file.parent))}\n" for task in listed)
     with attributed("write tasks", file):
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, text)
@@ -78,7 +78,8 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
     return ((number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip())
 
 
-def _task(line: str, where: str) -> Task:
+def task_from(line: str, where: str) -> Task:
+    """The task of one line of a task file. Raises ConfigError that says `where` and what is wrong."""
     try:
         data = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -119,7 +120,8 @@ def _sentence(error: ValidationError) -> str:
     return f"field `{field}` is {given[:60]}; it should be {wish}{more}" if field else f"{wish}{more}"
 
 
-def _located(task: Task, folder: Path) -> Task:
+def located(task: Task, folder: Path) -> Task:
+    """The task with a relative `archive` resolved against the folder of its file."""
     if task.archive is None or Path(task.archive).is_absolute():
         return task
     return dataclasses.replace(task, archive=str(folder / task.archive))
@@ -128,7 +130,8 @@ def _located(task: Task, folder: Path) -> Task:
 # --- writing ----------------------------------------------------------------------------------
 
 
-def _line(task: Task) -> str:
+def task_text(task: Task) -> str:
+    """A task as one line of a task file; `task_from` gives it back."""
     return _adapter().dump_json(task, exclude_defaults=True).decode()
 
 

@@ -1,41 +1,23 @@
-"""What a library's source folder holds: its functions, and which of its own tests mention them.
+"""What a library's source folder holds: its modules, their functions, and its tests.
 
-Read from the text alone; nothing of the library runs here. `pypi` breaks the functions and runs the tests.
+Read from the text alone; nothing of the library runs here. `synth` breaks the functions and runs the tests.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from patchwright.errors import ConfigError
-from patchwright.tasks.mutate import functions
+from patchwright.tasks.mutation import functions
 
 _ASIDE = frozenset(
     {"doc", "docs", "build", "dist", "examples", "benchmarks", "downstream", "scripts", "tools"}
 )
 _TESTS = frozenset({"test", "tests", "testing"})
 _NOT_MODULES = frozenset({"setup.py", "conftest.py", "noxfile.py", "tasks.py"})
-_MAX_TESTS = 20
-"""Tests of one function that are run; those named after it come first."""
-_OTHER_TESTS = 5
-"""Tests of the same file that do not mention the function, as a check on what else a fix breaks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A function that some tests mention.
-
-    Example: `Target("src/lib/core.py", "chunked", ("tests/test_core.py::ChunkedTests::test_even",))`
-    """
-
-    file: str
-    function: str
-    """`name`, or `Class.name`."""
-    tests: tuple[str, ...]
-    """Node ids, without parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +33,24 @@ class Library:
     """Modules of the library: path -> text."""
     test_files: Mapping[str, str]
     """Test files and conftest files: path -> text."""
+    _known: dict[str, list[tuple[str, int, int]]] = field(default_factory=dict, compare=False)
 
-    def targets(self, collected: Sequence[str]) -> list[Target]:
-        """The public functions that some of the `collected` tests (node ids without parameters) mention."""
-        mentions = self._mentions(frozenset(collected))
-        found = []
-        for file, source in self.sources.items():
-            for function in dict.fromkeys(name for name, _ in functions(ast.parse(source))):
-                name = function.rpartition(".")[2]
-                tests = [] if name.startswith("_") else [t for t, words in mentions.items() if name in words]
-                if tests:
-                    found.append(Target(file, function, _chosen(name, tests, list(mentions))))
-        return found
+    @property
+    def runnable(self) -> list[str]:
+        """Test files that pytest is given."""
+        return [name for name in self.test_files if Path(name).name != "conftest.py"]
 
-    def _mentions(self, collected: frozenset[str]) -> dict[str, frozenset[str]]:
-        """Node id -> the names its source mentions."""
-        tests = {}
-        for file, source in self.test_files.items():
-            for name, node in functions(ast.parse(source)):
-                test = f"{file}::{name.replace('.', '::')}"
-                if test in collected:
-                    tests[test] = frozenset(_words(node))
-        return tests
+    def function_at(self, file: str, line: int) -> str | None:
+        """The function or method of `file` that has `line` in it, decorators included."""
+        return next((name for name, first, last in self._spans(file) if first <= line <= last), None)
+
+    def _spans(self, file: str) -> list[tuple[str, int, int]]:
+        if file not in self._known:
+            self._known[file] = [
+                (name, min([node.lineno, *(d.lineno for d in node.decorator_list)]), node.end_lineno or 0)
+                for name, node in functions(ast.parse(self.sources[file]))
+            ]
+        return self._known[file]
 
 
 def read_library(root: Path) -> Library:
@@ -86,10 +64,10 @@ def read_library(root: Path) -> Library:
     inside = {name: path for name, path in texts.items() if path.is_relative_to(base)}
     modules = {name: path for name, path in inside.items() if _is_module(name)}
     sources, test_files = _python(modules), _python(tests)
-    if not any(Path(name).name != "conftest.py" for name in test_files):
-        raise ConfigError(f"{root.name} ships no tests in its sdist; take another version or library")
+    if all(Path(name).name == "conftest.py" for name in test_files):
+        raise ConfigError(f"{root.name} ships no tests; take another version or library")
     if not sources:
-        raise ConfigError(f"{root.name} has no Python modules in its sdist; take a library in pure Python")
+        raise ConfigError(f"{root.name} has no Python modules; take a library in pure Python")
     path = base.relative_to(root).as_posix()
     return Library(root, _package(root, sources, path), path, sources, test_files)
 
@@ -128,21 +106,3 @@ def _package(root: Path, sources: Mapping[str, str], path: str) -> str:
     named = root.name.rpartition("-")[0].replace("-", "_")
     names = sorted({top for top in tops if top.isidentifier()} or {named})
     return max(names, key=lambda top: (top == named, tops.count(top)))
-
-
-def _words(node: ast.AST) -> Iterator[str]:
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Name):
-            yield inner.id
-        elif isinstance(inner, ast.Attribute):
-            yield inner.attr
-
-
-def _chosen(name: str, tests: list[str], everything: list[str]) -> tuple[str, ...]:
-    """Tests named after the function, then others that mention it, then a few that do not."""
-    plain = name.replace("_", "").lower()
-    ranked = sorted(tests, key=lambda test: plain not in test.replace("_", "").lower())[:_MAX_TESTS]
-    files = {test.partition("::")[0] for test in ranked}
-    known = set(tests)
-    others = [test for test in everything if test.partition("::")[0] in files and test not in known]
-    return (*ranked, *others[:_OTHER_TESTS])

@@ -31,6 +31,8 @@ _CONFIG = (
 _PLAIN_ATTRIBUTES = b"* -text -filter -ident\n"
 """Lets no attributes file of the repository rewrite contents, which would show as changes."""
 
+_MAIN = ".git/refs/heads/main"
+
 _REGULAR, _PROGRAM, _LINK = 0o100644, 0o100755, 0o120000
 
 
@@ -55,6 +57,18 @@ def repository_archive(task: Task) -> bytes:
         return b""
     base = (task.archive, _state(task)) if task.archive else None
     return _tar_of(base, tuple(sorted(task.files.items())))
+
+
+def base_commit(task: Task) -> str:
+    """The commit a patch is taken against, as an id where `HEAD` would move with an agent's own commits."""
+    archive = repository_archive(task) if task.base_commit == "HEAD" else b""
+    if not archive:
+        return task.base_commit
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        for member in tar:
+            if member.name == _MAIN and (data := tar.extractfile(member)) is not None:
+                return data.read().decode().strip()
+    return task.base_commit
 
 
 @lru_cache(maxsize=64)
@@ -144,7 +158,7 @@ def _git(tree: _Tree) -> dict[str, bytes]:
     files = {
         ".git/HEAD": b"ref: refs/heads/main\n",
         ".git/config": _CONFIG,
-        ".git/refs/heads/main": commit.id + b"\n",
+        _MAIN: commit.id + b"\n",
         ".git/index": _index(named),
         **{f".git/objects/{sha[:2]}/{sha[2:]}": item.as_legacy_object() for sha, item in objects.items()},
     }

@@ -25,6 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import httpx
+from packaging.version import InvalidVersion, Version
 
 from patchwright.errors import ConfigError
 from patchwright.store.files import attributed, commit
@@ -74,6 +75,39 @@ def fetch_sdist(requirement: Requirement, folder: Path) -> Path:
     return target
 
 
+def fetch_file(requirement: Requirement, folder: Path) -> Path:
+    """The library's sdist as a file in `folder`, not unpacked. Raises as `fetch_sdist` does."""
+    file = folder / f"{requirement}.tar.gz"
+    if not file.exists():
+        data = _download(requirement)
+        with attributed("keep a source distribution", folder):
+            beside = file.with_name(f"{file.name}.tmp")
+            beside.write_bytes(data)
+            commit(beside, file)
+    return file
+
+
+def releases(name: str) -> list[Requirement]:
+    """The releases of a library whose sdist (`.tar.gz`) an index offers, oldest first; no pre-releases.
+
+    Raises ConfigError when the index cannot be read, or offers none.
+    """
+    wanted = _canonical(name)
+    pages = _pages(wanted)
+    found: dict[Version, str] = {}
+    with _client(pages.options) as client:
+        for page in pages.urls:
+            for link in _links(client, page):
+                version = _sdist_version(link.filename, wanted)
+                if version is not None and not version.is_prerelease:
+                    found.setdefault(version, _version_text(link.filename))
+    if not found:
+        raise ConfigError(
+            f"no source distribution of {wanted} in {pages}; check the name and pip's index-url"
+        )
+    return [Requirement(wanted, found[version]) for version in sorted(found)]
+
+
 # --- where to look ----------------------------------------------------------------------------
 
 
@@ -107,19 +141,35 @@ def _default_index() -> str:
     return done.stdout.strip()
 
 
-def _download(requirement: Requirement) -> bytes:
+@dataclass(frozen=True, slots=True)
+class _Pages:
+    """Where pip's options say that a library's files are listed."""
+
+    options: Mapping[str, str]
+    indexes: tuple[str, ...]
+    urls: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(map(_without_password, self.indexes)) or "pip's find-links"
+
+
+def _pages(name: str) -> _Pages:
     options = _pip_options()
     indexes = [] if "no-index" in options else [options.get("index-url") or _default_index()]
     indexes += options.get("extra-index-url", "").split()
-    pages = [f"{index.rstrip('/')}/{requirement.name}/" for index in indexes]
-    with _client(options) as client:
-        for page in [*options.get("find-links", "").split(), *pages]:
+    urls = [*options.get("find-links", "").split(), *(f"{index.rstrip('/')}/{name}/" for index in indexes)]
+    return _Pages(options, tuple(indexes), tuple(urls))
+
+
+def _download(requirement: Requirement) -> bytes:
+    pages = _pages(requirement.name)
+    with _client(pages.options) as client:
+        for page in pages.urls:
             for link in _links(client, page):
                 if _is_sdist(link.filename, requirement):
                     return _checked(link, _read(client, link.url) or b"")
-    places = ", ".join(map(_without_password, indexes)) or "pip's find-links"
     raise ConfigError(
-        f"no source distribution of {requirement} in {places}; check name, version and index-url"
+        f"no source distribution of {requirement} in {pages}; check name, version and index-url"
     )
 
 
@@ -132,6 +182,18 @@ def _is_sdist(filename: str, requirement: Requirement) -> bool:
     stem = filename.removesuffix(".tar.gz")
     name, _, version = stem.rpartition("-")
     return stem != filename and version == requirement.version and _canonical(name) == requirement.name
+
+
+def _version_text(filename: str) -> str:
+    return filename.removesuffix(".tar.gz").rpartition("-")[2]
+
+
+def _sdist_version(filename: str, name: str) -> Version | None:
+    try:
+        version = Version(_version_text(filename))
+    except InvalidVersion:
+        return None
+    return version if _is_sdist(filename, Requirement(name, _version_text(filename))) else None
 
 
 def _canonical(name: str) -> str:

@@ -22,7 +22,7 @@ from patchwright.tasks.compose import composed
 from patchwright.tasks.function import Arguments, Function
 from patchwright.tasks.handwritten import TRAINING
 from patchwright.tasks.harder import HARDER
-from patchwright.tasks.mutate import Mutant, line_diff, mutants, pick
+from patchwright.tasks.mutation import Mutant, line_diff, mutants, pick
 from patchwright.tasks.plain import Outcome, Program
 from patchwright.types import Limits, Task, Tests
 

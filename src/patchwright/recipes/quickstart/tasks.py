@@ -14,6 +14,7 @@ from patchwright.recipes.quickstart.config import EvalConfig, QuickstartConfig
 from patchwright.sandbox.base import SandboxBackend
 from patchwright.store import Run
 from patchwright.tasks.files import dump_tasks, load_tasks
+from patchwright.tasks.synth.config import LibraryConfig
 from patchwright.tasks.synthesis import SynthesisConfig, synthesize
 from patchwright.tasks.validate import validate
 from patchwright.types import Task
@@ -75,9 +76,8 @@ async def _make(
             dump_tasks(files[name], tasks)
             stage.advance(len(tasks))
     if "library" in files:
-        made = await library_tasks(
-            config.source, config.source_tasks, backend, files["library"].parent, view, seed=config.line.seed
-        )
+        wanted_bugs = LibraryConfig(count=config.source_tasks, seed=config.line.seed)
+        made = await library_tasks(config.source, wanted_bugs, backend, files["library"].parent, view)
         dump_tasks(files["library"], made)
 
 

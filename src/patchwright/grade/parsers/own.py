@@ -1,15 +1,10 @@
-"""Test logs to per-test statuses. Exit codes decide nothing: what a log does not name did not pass."""
+"""Our own parsers, for tasks that follow no official harness: whole names, failure wins over a pass."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 
-from patchwright.errors import ConfigError
 from patchwright.types import TestStatus
-
-Parser = Callable[[str], dict[str, TestStatus]]
-"""A whole log in; node id -> status out. Collection errors appear under the file's name."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -57,13 +52,3 @@ def parse_unittest(log: str) -> dict[str, TestStatus]:
         full = where if where.endswith(f".{name}") else f"{where}.{name}"
         statuses[full] = _UNITTEST_STATUS.get(word, TestStatus.SKIPPED)
     return statuses
-
-
-PARSERS: Mapping[str, Parser] = {"pytest": parse_pytest, "unittest": parse_unittest}
-
-
-def parser(name: str) -> Parser:
-    """The parser called `name`. Raises ConfigError naming those there are."""
-    if name not in PARSERS:
-        raise ConfigError(f"unknown test parser `{name}`; there are {', '.join(sorted(PARSERS))}")
-    return PARSERS[name]

@@ -1,0 +1,35 @@
+"""Whether a test file stayed what it was while the tests ran, told by what no program can set: its ctime."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from patchwright.grade.diff import parse
+from patchwright.grade.patch import listed
+from patchwright.sandbox.base import Sandbox
+from patchwright.types import Task
+
+__all__ = ["stamps", "tampered"]
+
+
+async def stamps(box: Sandbox, task: Task) -> dict[str, str]:
+    """Inode and ctime of the task's own test modules. Raises SandboxError.
+
+    Only by the `strict` rules: official scripts put test files back themselves. Conftest files are read before
+    any test runs, and data files may be written by tests.
+    """
+    if task.tests.rules != "strict":
+        return {}
+    paths = {*task.tests.files, *parse(task.tests.patch).paths}
+    watched = [path for path in paths if path.endswith(".py") and PurePosixPath(path).name != "conftest.py"]
+    if not watched:
+        return {}
+    command = "xargs -0 stat -c '%i %z %n' -- 2>/dev/null"
+    done = await box.exec(command, timeout=60, cwd=task.workdir, stdin=listed(watched))
+    lines = (line.partition(" ./") for line in done.output.splitlines())
+    return {path: stamp for stamp, _, path in lines}
+
+
+def tampered(before: dict[str, str], after: dict[str, str]) -> tuple[str, ...]:
+    """A finding for every test module that was written to."""
+    return tuple(f"tampered: {path}" for path, stamp in sorted(before.items()) if after.get(path) != stamp)

@@ -1,0 +1,69 @@
+"""Real fixes of two real libraries, mined from the package index and graded: what CI shows end to end."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from patchwright.errors import GradeError
+from patchwright.grade.tests import Grader
+from patchwright.recipes.assembly import SandboxConfig
+from patchwright.recipes.mine import mine
+from patchwright.recipes.progress import View
+from patchwright.sandbox.namespace import NamespaceBackend
+from patchwright.tasks.files import load_tasks
+from patchwright.tasks.mining.mine import Settings
+
+LIBRARIES = {"isodate": "0.6.1..0.7.0", "boltons": "26.0.0..26.1.0"}
+
+
+@pytest.fixture(scope="module")
+def mined(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mined")
+    tasks = {}
+    for name, versions in LIBRARIES.items():
+        out = folder / f"{name}.jsonl"
+        settings = Settings(repeat=2, workers=2)
+        asyncio.run(mine(f"pypi:{name}", versions, 3, settings, SandboxConfig(), out, View()))
+        tasks[name] = load_tasks(out)
+    return tasks
+
+
+def graded(task, *patches):
+    async def run():
+        backend = NamespaceBackend()
+        try:
+            grader = Grader(backend)
+            return await asyncio.gather(*(grader(task, patch) for patch in patches), return_exceptions=True)
+        finally:
+            await backend.close()
+
+    return asyncio.run(run())
+
+
+def test_gold_is_resolved_and_nothing_and_a_wrong_patch_are_not(mined):
+    tasks = [task for found in mined.values() for task in found]
+    assert len(tasks) >= 3 and all(mined.values())
+    for task in tasks:
+        file = task.solution.split("\n")[0].rpartition(" b/")[2]
+        wrong = (
+            f"diff --git a/{file}.txt b/{file}.txt\nnew file mode 100644\n--- /dev/null\n+++ b/{file}.txt\n"
+        )
+        gold, empty, other = graded(task, task.solution, "", f"{wrong}@@ -0,0 +1 @@\n+no fix\n")
+        assert (gold.resolved, empty.resolved, other.resolved) == (True, False, False), task.id
+
+
+def test_a_broken_environment_is_void(mined):
+    task = mined["isodate"][0]
+    broken = replace(
+        task, tests=replace(task.tests, command=task.tests.command.replace("-m pytest", "-m no_pytest"))
+    )
+    (found,) = graded(broken, task.solution)
+    assert isinstance(found, GradeError)
+
+
+def test_a_task_tells_no_line_of_its_fix_and_does_not_ship_the_new_tests(mined):
+    for task in mined["boltons"]:
+        fix = [line[1:].strip() for line in task.solution.splitlines() if line.startswith("+")]
+        assert not any(line in task.prompt for line in fix if len(line) > 20)
+        assert task.tests.patch and task.meta["lines"] <= 200
