@@ -1,61 +1,106 @@
-"""The built-in agent's default prompts, for models that were pre-trained on plenty of shell sessions."""
+"""The built-in agent's prompts: jinja files beside this module, and those a user lays over them.
 
-__all__ = ["FORMAT_ERROR", "INSTANCE", "OBSERVATION", "SYSTEM"]
+`templates/bash` asks for one bash block a reply, `templates/tools` offers tools; both fall back to the files in
+`templates`. A user's folder may hold any of the same names.
+"""
 
-SYSTEM = """\
-You are a software engineer who repairs a repository through a bash shell.
+from __future__ import annotations
 
-Every reply has a short THOUGHT that says what you want to learn or change and why, followed by exactly one \
-bash block:
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
 
-THOUGHT: ...
+import jinja2
+from jinja2 import meta, nodes
 
-```bash
-one command, or several joined with && or ;
-```
+from patchwright.config import nearest
+from patchwright.errors import ConfigError
 
-A reply with no block, or with more than one, is not run."""
+__all__ = ["VARIABLES", "Prompts", "built_in", "read_folder"]
 
-INSTANCE = """\
-Solve this issue in the repository at {{ task.workdir }}:
+_HERE = Path(__file__).with_name("templates")
 
-<issue>
-{{ task.prompt }}
-</issue>
+VARIABLES: Mapping[str, frozenset[str]] = {
+    "system": frozenset({"task", "config"}),
+    "instance": frozenset({"task", "config"}),
+    "observation": frozenset({"code", "output", "timed_out", "omitted", "turns_left", "config"}),
+    "format_error": frozenset({"blocks", "reason", "turns_left", "config"}),
+    "summary": frozenset({"transcript", "config"}),
+}
+"""The templates there are, and what each may name."""
 
-How to work:
-1. Find and read the code the issue is about.
-2. Reproduce the fault with a small script or an existing test.
-3. Change the source so that the fault is gone. Mend the cause, also for inputs the issue does not name.
-4. Run your reproduction and the nearby tests again.
-5. Submit.
 
-Rules:
-- Every block runs in a new shell that starts in {{ task.workdir }}: `cd` and variables do not last. Write \
-`cd dir && command` where it matters.
-- No command may wait for input: no editors, pagers or prompts. Write files with a heredoc, edit \
-them with `sed -i` or a short script.
-- Leave the tests that exist as they are; your work is judged by tests you do not see.
-- Long output loses its middle: prefer `head`, `tail`, `sed -n` and `grep -n`.
+class Prompts:
+    """Compiled templates. An unknown variable in one is a configuration error, now or when it is filled.
 
-When the work is done, send this block alone; nothing can be run after it:
+    Example: `Prompts({"system": "Mend {{ task.workdir }}."}, {"task": ["workdir"]}).render("system", task=t)`
+    """
 
-```bash
-echo {{ config.sentinel }}
-```"""
+    def __init__(self, texts: Mapping[str, str], fields: Mapping[str, Collection[str]]) -> None:
+        """`fields` names what the variables that are objects have. Raises ConfigError."""
+        self._templates = {name: _compiled(name, text, fields) for name, text in texts.items()}
 
-OBSERVATION = """\
-<returncode>{{ code }}</returncode>
-{% if timed_out %}<note>the command ran out of time and was stopped; the output so far follows</note>
-{% endif %}<output>
-{{ output }}</output>"""
+    def render(self, name: str, /, **variables: Any) -> str:
+        """The text of one template. Raises ConfigError when it asks for what is not there."""
+        try:
+            return self._templates[name].render(variables)
+        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError) as error:
+            raise ConfigError(f"template `{name}` cannot be filled: {error}; mend it") from None
 
-FORMAT_ERROR = """\
-Nothing was run: a reply must have exactly one bash block{% if blocks > 1 %}, and this one has {{ blocks }}\
-{% elif blocks == 1 %} that a shell can take (not empty, no NUL bytes, under 100 kB){% endif %}.
-Open it with a line ```bash and close it with a line ```, both at the start of their line.
-If the work is done, the block is:
 
-```bash
-echo {{ config.sentinel }}
-```"""
+def built_in(kind: str) -> dict[str, str]:
+    """The texts of the built-in templates: `bash` or `tools`."""
+    return {name: _text(_first(name, kind)) for name in VARIABLES}
+
+
+def read_folder(folder: Path) -> dict[str, str]:
+    """The templates a folder holds, by name. Raises ConfigError when it holds none, or an unknown one."""
+    files = sorted(folder.glob("*.jinja"))
+    if not files:
+        known = ", ".join(f"{name}.jinja" for name in VARIABLES)
+        raise ConfigError(f"`prompts` is {folder}, which holds no template; put there any of {known}")
+    for file in files:
+        if file.stem not in VARIABLES:
+            close = nearest(file.stem, list(VARIABLES)) or next(iter(VARIABLES))
+            raise ConfigError(f"{file} is no template the agent knows; did you mean `{close}.jinja`?")
+    return {file.stem: _text(file) for file in files}
+
+
+def _first(name: str, kind: str) -> Path:
+    own = _HERE / kind / f"{name}.jinja"
+    return own if own.exists() else _HERE / f"{name}.jinja"
+
+
+def _text(file: Path) -> str:
+    """A file's text, less the newline that ends its last line."""
+    try:
+        return file.read_text(encoding="utf-8").removesuffix("\n")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file} is not UTF-8 text; save it as UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+
+
+def _compiled(name: str, source: str, fields: Mapping[str, Collection[str]]) -> jinja2.Template:
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined)
+    try:
+        tree = environment.parse(source)
+    except jinja2.TemplateSyntaxError as error:
+        raise ConfigError(f"template `{name}` is broken at line {error.lineno}: {error.message}") from None
+    unknown = meta.find_undeclared_variables(tree) - VARIABLES[name]
+    if unknown:
+        known = ", ".join(sorted(VARIABLES[name]))
+        raise ConfigError(f"template `{name}` names `{sorted(unknown)[0]}`; it may use {known}")
+    _check_fields(name, tree, fields)
+    return environment.from_string(source)
+
+
+def _check_fields(name: str, tree: nodes.Template, fields: Mapping[str, Collection[str]]) -> None:
+    """`task.promtp` would be found out by the first attempt; it can be found out now."""
+    for node in tree.find_all(nodes.Getattr):
+        owner = node.node.name if isinstance(node.node, nodes.Name) else ""
+        known = fields.get(owner)
+        if known is not None and node.attr not in known:
+            close = nearest(node.attr, list(known))
+            hint = f"did you mean `{owner}.{close}`?" if close else f"it has {', '.join(sorted(known))}"
+            raise ConfigError(f"template `{name}` names `{owner}.{node.attr}`, which is not there; {hint}")

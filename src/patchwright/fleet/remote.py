@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 
-from patchwright.errors import SandboxError
+from patchwright.errors import ConfigError, SandboxError
 from patchwright.fleet.client import PoolClient, RemoteLease
-from patchwright.sandbox.base import BoxSpec
+from patchwright.sandbox.base import BoxSpec, Handler
 from patchwright.types import Exec, Limits
 
 __all__ = ["RemoteBackend", "RemoteBox"]
@@ -47,6 +47,13 @@ class RemoteBox:
         """A copy of the box with a lease of its own, at the same node; see `Sandbox.fork`."""
         lease = await self._client.fork(self._open())
         return RemoteBox(self._client, lease, self._limits, self._siblings)
+
+    async def listen(self, serve: Handler, *, port: int = 0) -> int:
+        """Refused: raises ConfigError."""
+        raise ConfigError(
+            "a remote box has no way back to the model: choose an agent that runs outside the box (`bash`), "
+            "or boxes of this machine (`--sandbox namespace` or `docker`)"
+        )
 
     async def read(self, path: str) -> bytes:
         """The content of a file; see `Sandbox.read`."""

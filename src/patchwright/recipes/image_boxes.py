@@ -14,7 +14,7 @@ from patchwright.images.names import Name
 from patchwright.images.pull import Puller
 from patchwright.images.registry import Registry
 from patchwright.images.store import Root, Store
-from patchwright.sandbox.base import BoxSpec, Sandbox, SandboxBackend
+from patchwright.sandbox.base import BoxSpec, Handler, Sandbox, SandboxBackend
 from patchwright.types import Exec
 
 __all__ = ["ImageBackend"]
@@ -116,6 +116,10 @@ class _ImageBox:
         return await self._box.exec(
             command, timeout=timeout, cwd=cwd, env=env, stdin=stdin, on_output=on_output
         )
+
+    async def listen(self, serve: Handler, *, port: int = 0) -> int:
+        """See `Sandbox.listen`."""
+        return await self._box.listen(serve, port=port)
 
     async def read(self, path: str) -> bytes:
         """See `Sandbox.read`."""

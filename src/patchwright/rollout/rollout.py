@@ -22,6 +22,9 @@ from patchwright.grade.tests import open_box
 from patchwright.sandbox.base import Sandbox, SandboxBackend
 from patchwright.types import AgentExit, Endpoint, Failure, Grade, Sampling, Task, Trajectory, Turn
 
+_GRACE = 20.0
+"""Seconds past a task's time after which an agent that goes on is stopped."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
@@ -100,7 +103,7 @@ async def attempt(line: Line, job: Job) -> Trajectory:
     blank = Trajectory(id=job.id, task_id=job.task.id, group=job.group)
     async with _conversation(line, job) as talk:
         result = await _attempt(line, job.task, talk, blank)
-        done = replace(result, turns=talk.turns, messages=talk.messages)
+        done = replace(result, turns=talk.turns, messages=talk.messages or result.messages)
     return replace(done, seconds=time.monotonic() - started)
 
 
@@ -122,14 +125,21 @@ async def _attempt(line: Line, task: Task, talk: Conversation, blank: Trajectory
         grade = await line.grade(task, patch)
     except InfraError as error:
         failure = Failure(kind=type(error).__name__, message=str(error), stage=stage)
-        return replace(blank, steps=exit_.steps, exit=exit_.reason, patch=patch, failure=failure)
-    return replace(blank, steps=exit_.steps, exit=exit_.reason, patch=patch, grade=grade)
+        return replace(_told(blank, exit_), patch=patch, failure=failure)
+    return replace(_told(blank, exit_), patch=patch, grade=grade)
+
+
+def _told(blank: Trajectory, exit_: AgentExit) -> Trajectory:
+    """What the agent itself said of the attempt."""
+    return replace(blank, steps=exit_.steps, messages=exit_.messages, exit=exit_.reason)
 
 
 async def _work(agent: Agent, task: Task, box: Sandbox, endpoint: Endpoint) -> AgentExit:
-    """Let the agent work within the task's time. Its own faults end the attempt, not the run."""
+    """Let the agent work within the task's time. Its own faults end the attempt, not the run.
+
+    An agent minds the time itself and keeps its steps; one that does not is stopped a little later."""
     try:
-        async with asyncio.timeout(task.limits.attempt_seconds):
+        async with asyncio.timeout(task.limits.attempt_seconds + _GRACE):
             return await agent.run(task, box, endpoint)
     except TimeoutError:
         return AgentExit(reason="time_limit")

@@ -6,7 +6,7 @@ not be made: the attempt is void.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -29,6 +29,24 @@ class BoxSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment of every command, over the backend's minimal one (PATH, HOME, LANG)."""
     limits: Limits = field(default_factory=Limits)
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    """Folder in the box, below `/opt` -> folder of this machine that is seen there, read-only."""
+
+
+class Connection(Protocol):
+    """A connection that a program in a box made to a port of `Sandbox.listen`."""
+
+    async def read(self) -> bytes:
+        """The bytes that came, at least one; b"" when the program has ended its side or is gone."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Send bytes, waiting for a program that is behind. Raises ConnectionError when it is gone."""
+        ...
+
+
+Handler = Callable[[Connection], Awaitable[None]]
+"""Serves one connection; when it returns, the connection is closed."""
 
 
 class Sandbox(Protocol):
@@ -66,6 +84,17 @@ class Sandbox(Protocol):
         image let the box write: content, modes, times, links and odd names. Processes and sockets are not.
         It waits for the command that runs; what a background process writes meanwhile may be half there.
         Raises SandboxError when the box is closed or cannot be copied.
+        """
+        ...
+
+    async def listen(self, serve: Handler, *, port: int = 0) -> int:
+        """Answer what programs in the box connect to on 127.0.0.1, each connection by a `serve` of its own.
+        Returns the port they must use.
+
+        `port` is taken where boxes have a network of their own; 0, and a box that shares this machine's,
+        take a free one. It is the only address a box can reach, and needs no network: the bytes go over the
+        channel that commands use. A box has one such port: asking again moves it. A fork has none.
+        Raises SandboxError when the port is taken, ConfigError when this backend cannot do it.
         """
         ...
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from patchwright.errors import SandboxError
 from patchwright.sandbox import wire
-from patchwright.sandbox.base import BoxSpec
+from patchwright.sandbox.base import BoxSpec, Handler
 from patchwright.sandbox.channel import Channel
 from patchwright.sandbox.files import FILE_LIMIT
 from patchwright.sandbox.output import CANNOT_RUN, render
@@ -84,6 +84,10 @@ class Box(abc.ABC):
         """See `Sandbox.fork`."""
 
     @abc.abstractmethod
+    async def listen(self, serve: Handler, *, port: int = 0) -> int:
+        """See `Sandbox.listen`."""
+
+    @abc.abstractmethod
     async def read(self, path: str) -> bytes:
         """See `Sandbox.read`."""
 
@@ -139,6 +143,16 @@ class RunnerBox(Box):
     def __init__(self, spec: BoxSpec, channel: Channel) -> None:
         super().__init__(spec)
         self._channel = channel
+
+    async def listen(self, serve: Handler, *, port: int = 0) -> int:
+        """Answer connections made in the box; see `Sandbox.listen`."""
+        async with self._turns.alone():
+            self._check_open()
+            self._channel.connections.handler = serve
+            reply, _ = await self._ask({"op": "listen", "port": port}, b"")
+        if "errno" in reply:
+            raise SandboxError(f"port {port} of the box cannot be had: {os.strerror(reply['errno'])}")
+        return int(reply["port"])
 
     async def read(self, path: str) -> bytes:
         """The content of a file of at most 64 MiB; see `Sandbox.read`."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from patchwright.errors import SandboxError
 from patchwright.sandbox import wire
+from patchwright.sandbox.connections import Connections
 from patchwright.sandbox.files import FILE_LIMIT
 
 _REPLY_LIMIT = FILE_LIMIT + 1024
@@ -23,6 +24,8 @@ class Channel(asyncio.Protocol):
         self._listening: dict[int, Callable[[bytes], None]] = {}
         self._transport: asyncio.Transport | None = None
         self._end = "the box died"
+        self.connections = Connections(self._tell)
+        """What programs in the box connected to."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio."""
@@ -46,6 +49,7 @@ class Channel(asyncio.Protocol):
             if not future.done():
                 future.set_exception(SandboxError(self._end))
         self._waiting.clear()
+        self.connections.close()
 
     @property
     def alive(self) -> bool:
@@ -58,6 +62,7 @@ class Channel(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
         self._transport = None
+        self.connections.close()
 
     async def ask(
         self, header: wire.Header, body: bytes, on_chunk: Callable[[bytes], None] | None = None
@@ -84,9 +89,16 @@ class Channel(asyncio.Protocol):
             self._waiting.pop(number, None)
             self._listening.pop(number, None)
 
+    def _tell(self, header: wire.Header, body: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(wire.pack(header, body))
+
     def _deliver(self, header: wire.Header, body: bytes) -> None:
         if "error" in header:
             self.close(str(header["error"]))
+            return
+        if "tunnel" in header:
+            self.connections.deliver(header, body)
             return
         future = self._waiting.get(header["id"])
         if future is None or future.done():

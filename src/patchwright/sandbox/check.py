@@ -1,6 +1,7 @@
 """The conformance suite: what every sandbox backend must do, checked on real boxes.
 
-`check_behaviour.py`, `check_fork.py` and `check_isolation.py` hold the checks; this page runs them.
+`check_behaviour.py`, `check_fork.py`, `check_listen.py` and `check_isolation.py` hold the checks; this page
+runs them.
 Used by the tests of every backend and by `patchwright check sandbox NAME`.
 """
 
@@ -13,12 +14,13 @@ from patchwright.sandbox.base import SandboxBackend
 from patchwright.sandbox.check_behaviour import BEHAVIOUR
 from patchwright.sandbox.check_fork import FORKS
 from patchwright.sandbox.check_isolation import ISOLATION
+from patchwright.sandbox.check_listen import LISTENING
 from patchwright.sandbox.check_tools import CheckFailed
 from patchwright.types import CheckResult
 
 Check = Callable[[SandboxBackend], Awaitable[None]]
 
-CHECKS: tuple[Check, ...] = (*BEHAVIOUR, *FORKS, *ISOLATION)
+CHECKS: tuple[Check, ...] = (*BEHAVIOUR, *FORKS, *LISTENING, *ISOLATION)
 """Every check, in the order they are run; its docstring says what must hold."""
 
 _PATIENCE = 120.0

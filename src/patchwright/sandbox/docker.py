@@ -27,6 +27,7 @@ from patchwright.sandbox.docker_api import DockerApi, DockerChannel, engine_sock
 from patchwright.sandbox.docker_estate import Estate
 from patchwright.sandbox.docker_warm import Container, Kind, WarmContainers
 from patchwright.sandbox.files import FILE_LIMIT
+from patchwright.sandbox.mounts import check_mounts
 from patchwright.sandbox.rootfs import GITCONFIG
 
 _OPEN = 120.0
@@ -86,6 +87,10 @@ class DockerBackend:
                 "docker boxes need an image for tasks that name none; "
                 "set `line.sandbox.image` or give `--image NAME`"
             )
+        try:
+            check_mounts(spec.mounts)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
         if self._closed:
             raise SandboxError("the sandbox backend is closed")
         await self._estate.settle()

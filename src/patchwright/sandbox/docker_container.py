@@ -37,6 +37,7 @@ _INSIDE = (
     "seccomp",
     "stream",
     "syscalls",
+    "tunnel",
     "warm",
     "wire",
 )
@@ -68,7 +69,7 @@ def labels(run: str) -> dict[str, str]:
 def container(spec: BoxSpec, image: str, run: str) -> dict[str, Any]:
     """The container of a box ("Create a container" in the Engine API's reference).
 
-    Of the spec it depends on limits, and for image `host` on the working directory: that is a mount.
+    Of the spec it depends on limits and mounts, and for image `host` on the working directory: that is a mount.
     """
     return {
         "Image": image,
@@ -105,6 +106,10 @@ def _confinement(spec: BoxSpec) -> dict[str, Any]:
         "CpuPeriod": 100_000,
         "CpuQuota": 100_000 * _CPUS,
         "ReadonlyPaths": _READ_ONLY,
+        "Mounts": [
+            {"Type": "bind", "Source": source, "Target": target, "ReadOnly": True}
+            for target, source in spec.mounts.items()
+        ],
         "OomScoreAdj": _OOM_FIRST,
         "Ulimits": [{"Name": name, "Soft": n, "Hard": n} for name, n in _ulimits(limits).items()],
         "LogConfig": {"Type": "none"},

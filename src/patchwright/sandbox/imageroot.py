@@ -14,7 +14,7 @@ import os
 import socket
 from dataclasses import dataclass
 
-from patchwright.sandbox import syscalls
+from patchwright.sandbox import mounts, syscalls
 from patchwright.sandbox.privileges import OTHERS, Identity
 from patchwright.sandbox.rootfs import DEVICES
 from patchwright.sandbox.trees import TreeCopy
@@ -46,10 +46,11 @@ class ImageRoot:
     user: int
     identity: Identity
 
-    def furnish(self, source: int | None) -> int:
+    def furnish(self, source: int | None, clones: mounts.Clones) -> int:
         """Make it the root of this process's mount namespace, which must be a fresh copy of the host's.
 
-        `source` is the descriptor of the files of the box to copy, if one is. Returns that of this one's.
+        `source` is the descriptor of the files of the box to copy, if one is; `clones` are the folders of the
+        machine that it sees besides. Returns the descriptor of its own files.
         Raises ImageError, or OSError.
         """
         layers = [self._layer(path) for path in self.lowers]
@@ -64,7 +65,7 @@ class ImageRoot:
             self._fill(files, source)
         self._overlay(layers)
         _devices()
-        self._enter()
+        self._enter(clones)
         return files
 
     def _layer(self, path: str) -> int:
@@ -104,13 +105,17 @@ class ImageRoot:
         for layer in layers:
             os.close(layer)
 
-    def _enter(self) -> None:
+    def _enter(self, clones: mounts.Clones) -> None:
         """Mount what belongs to the kernel, and leave the host's files for good."""
         root = os.open(f"{_STAGE}/root", _FOLDER)
         flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
         points = {name: self._point(root, name) for name in ("proc", "dev")}
         syscalls.bind(f"{_STAGE}/dev", f"/proc/self/fd/{points['dev']}")
         syscalls.mount("proc", f"/proc/self/fd/{points['proc']}", "proc", flags)
+        try:
+            mounts.attach(clones, root)
+        except NotADirectoryError as error:
+            raise ImageError(f"/opt of the image is no folder ({error}); unpack the image anew") from error
         os.chdir(f"{_STAGE}/root")
         syscalls.pivot_root(".", ".")
         syscalls.unmount(".")

@@ -24,6 +24,7 @@ from patchwright.sandbox import cgroups, imageroot, kernel, wire
 from patchwright.sandbox.base import BoxSpec
 from patchwright.sandbox.box import RunnerBox
 from patchwright.sandbox.channel import Channel
+from patchwright.sandbox.mounts import check_mounts
 from patchwright.sandbox.rootfs import HOME, SHIMS, SYSTEM, check_workdir
 
 _START = 120.0
@@ -312,7 +313,8 @@ def _check(spec: BoxSpec) -> None:
                 "such folder; use `--sandbox docker` for other images"
             )
     try:
-        check_workdir(spec.workdir, [] if _lowers(spec) else [*SYSTEM, *_prefixes()])
+        check_mounts(spec.mounts)
+        check_workdir(spec.workdir, [*spec.mounts, *([] if _lowers(spec) else [*SYSTEM, *_prefixes()])])
     except ValueError as error:
         raise ConfigError(str(error)) from None
 
@@ -332,6 +334,7 @@ def _box_header(spec: BoxSpec) -> wire.Header:
         "memory_mb": spec.limits.memory_mb,
         "processes": spec.limits.processes,
         "disk_mb": spec.limits.disk_mb,
+        "mounts": dict(spec.mounts),
     }
 
 

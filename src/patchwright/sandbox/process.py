@@ -22,8 +22,9 @@ from typing import IO, Any
 
 from patchwright.errors import ConfigError, SandboxError
 from patchwright.sandbox import archive, owner
-from patchwright.sandbox.base import BoxSpec
+from patchwright.sandbox.base import BoxSpec, Handler
 from patchwright.sandbox.box import Box, Command
+from patchwright.sandbox.connections import served
 from patchwright.sandbox.files import read_file, write_file
 from patchwright.sandbox.output import CANNOT_RUN, LONG_COMMAND, TIMED_OUT, Output, render
 from patchwright.sandbox.rootfs import GITCONFIG
@@ -49,6 +50,7 @@ class ProcessBox(Box):
         self._root = root
         self._backend = backend
         self._numbers = itertools.count()
+        self._listening: asyncio.Server | None = None
 
     @property
     def workdir(self) -> str:
@@ -60,6 +62,13 @@ class ProcessBox(Box):
         async with self._turns.shared():
             self._check_open()
             return await self._backend.fork(self._spec, self._root)
+
+    async def listen(self, serve: Handler, *, port: int = 0) -> int:
+        """See `Sandbox.listen`. It is a port of this machine, open to whoever is on it."""
+        self._check_open()
+        self._hang_up()
+        self._listening = await asyncio.start_server(served(serve), "127.0.0.1", 0)
+        return int(self._listening.sockets[0].getsockname()[1])
 
     async def read(self, path: str) -> bytes:
         """The content of a file of at most 64 MiB; see `Sandbox.read`."""
@@ -79,7 +88,13 @@ class ProcessBox(Box):
         except (OSError, ValueError) as error:
             return Exec(code=CANNOT_RUN, output=f"bash: {error}\n")
 
+    def _hang_up(self) -> None:
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
+
     async def _end(self) -> None:
+        self._hang_up()
         _kill_marked(f"{self._root.name}:")
         _remove(self._root)
 
@@ -198,6 +213,11 @@ class ProcessBackend:
             raise ConfigError(
                 f"image {spec.image!r}: process boxes are folders of this machine (image 'host'); "
                 "use `--sandbox docker` for images"
+            )
+        if spec.mounts:
+            raise ConfigError(
+                "process boxes cannot show folders elsewhere, which an agent inside of its box needs; use "
+                "`--sandbox namespace` or `--sandbox docker`, or an agent outside"
             )
         root = self._root()
         (root / "home" / ".gitconfig").write_text(GITCONFIG, encoding="utf-8")

@@ -14,7 +14,7 @@ import os
 import shutil
 import stat
 
-from patchwright.sandbox import syscalls
+from patchwright.sandbox import mounts, syscalls
 from patchwright.sandbox.trees import TreeCopy
 
 HOME = "/home/agent"
@@ -108,10 +108,10 @@ def build_template(prefixes: list[str], programs: dict[str, str]) -> None:
     os.rmdir(_OLD)
 
 
-def furnish(workdir: str, disk_mb: int, prefixes: list[str]) -> int:
+def furnish(workdir: str, disk_mb: int, prefixes: list[str], clones: mounts.Clones) -> int:
     """Lay a box's own writable folders over the template, inside its own mount namespace.
 
-    One tmpfs of `disk_mb` holds them all, so one bound covers all. `workdir` has passed `check_workdir`.
+    `clones` are the folders of the machine that it sees besides. One tmpfs of `disk_mb` holds them all, so one bound covers all. `workdir` has passed `check_workdir`.
     Returns a descriptor of that tmpfs, which is a box's files. Raises OSError when the kernel refuses.
     """
     covered = _open_covered(prefixes)
@@ -129,6 +129,10 @@ def furnish(workdir: str, disk_mb: int, prefixes: list[str]) -> int:
         os.close(fd)
     if "work" not in places:
         os.makedirs(workdir, exist_ok=True)
+    if clones:
+        root = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        mounts.attach(clones, root)
+        os.close(root)
     files = os.open(_STAGE, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     syscalls.unmount(_STAGE)
     _fresh_kernel_mounts()

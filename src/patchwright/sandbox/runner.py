@@ -24,6 +24,7 @@ from patchwright.sandbox.archive import pack
 from patchwright.sandbox.files import read_file, write_file
 from patchwright.sandbox.output import CANNOT_RUN, LONG_COMMAND, TIMED_OUT, Output
 from patchwright.sandbox.stream import Stream
+from patchwright.sandbox.tunnel import Tunnel
 from patchwright.sandbox.warm import Calls, Warm
 
 SHELL = "/bin/bash"
@@ -71,6 +72,7 @@ class Runner:
         self._woken = self._catch_children()
         self._watch(control.fileno(), self._on_control)
         self._calls = Calls(warm, self._watch, self._unwatch) if warm else None
+        self._tunnel = Tunnel(self._reply, self._watch, self._unwatch)
 
     def run(self) -> None:
         """Serve. Returns never: ends the process when the client is gone."""
@@ -86,13 +88,13 @@ class Runner:
 
     # --- events ---
 
-    def _watch(self, fd: int, handler: Callable[[], None]) -> None:
+    def _watch(self, fd: int, handler: Callable[[], None], events: int = select.POLLIN) -> None:
         self._handlers[fd] = handler
-        self._poll.register(fd, select.POLLIN)
+        self._poll.register(fd, events)
 
     def _unwatch(self, fd: int) -> None:
-        del self._handlers[fd]
-        self._poll.unregister(fd)
+        if self._handlers.pop(fd, None) is not None:
+            self._poll.unregister(fd)
 
     def _catch_children(self) -> int:
         """A descriptor that is readable when a child has ended."""
@@ -124,6 +126,8 @@ class Runner:
         for header, body in self._parser.feed(data):
             if header["op"] == "cancel":
                 self._cancel(header["id"])
+            elif header["op"] == "tunnel":
+                self._tunnel.take(header, body)
             else:
                 self._backlog.append((header, body))
         self._serve_backlog()
@@ -167,6 +171,8 @@ class Runner:
                 self._reply({"id": header["id"]})
             elif operation == "pack":
                 self._reply({"id": header["id"]}, pack(header["folders"]))
+            elif operation == "listen":
+                self._reply({"id": header["id"], "port": self._tunnel.listen(header["port"])})
         except (OSError, ValueError, MemoryError) as error:
             self._refuse(header, error)
 

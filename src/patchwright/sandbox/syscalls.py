@@ -40,6 +40,7 @@ _MOUNT_ATTR_IDMAP = 0x100000
 _AT_EMPTY_PATH = 0x1000
 _OPEN_TREE_CLONE = 1
 _MOVE_MOUNT_F_EMPTY_PATH = 0x4
+_MOVE_MOUNT_T_EMPTY_PATH = 0x40
 
 _PR_SET_DUMPABLE = 4
 _PR_SET_KEEPCAPS = 8
@@ -118,13 +119,16 @@ def clone_mount(path: str) -> int:
     return _check(_libc.syscall(_SYS_OPEN_TREE, ctypes.c_int(_AT_FDCWD), path.encode(), flags), "open_tree")
 
 
+def seal_mount(mount_fd: int) -> None:
+    """Make a cloned mount read-only, without set-uid files or devices."""
+    flags = _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV
+    _set_attributes(mount_fd, struct.pack("=QQQQ", flags, 0, 0, 0))
+
+
 def map_mount(mount_fd: int, namespace: int) -> None:
     """Show the files of a cloned mount with their owners as the user namespace `namespace` maps them,
     read-only."""
-    attributes = struct.pack("=QQQQ", _MOUNT_ATTR_IDMAP | _MOUNT_ATTR_RDONLY, 0, 0, namespace)
-    empty, size = ctypes.c_uint(_AT_EMPTY_PATH), ctypes.c_size_t(len(attributes))
-    result = _libc.syscall(_SYS_MOUNT_SETATTR, ctypes.c_int(mount_fd), b"", empty, attributes, size)
-    _check(result, "mount_setattr")
+    _set_attributes(mount_fd, struct.pack("=QQQQ", _MOUNT_ATTR_IDMAP | _MOUNT_ATTR_RDONLY, 0, 0, namespace))
 
 
 def attach_mount(mount_fd: int, path: str) -> None:
@@ -132,6 +136,13 @@ def attach_mount(mount_fd: int, path: str) -> None:
     at, flags = ctypes.c_int(_AT_FDCWD), ctypes.c_uint(_MOVE_MOUNT_F_EMPTY_PATH)
     result = _libc.syscall(_SYS_MOVE_MOUNT, ctypes.c_int(mount_fd), b"", at, path.encode(), flags)
     _check(result, f"move_mount {path}")
+
+
+def attach_mount_at(mount_fd: int, folder: int) -> None:
+    """Put a cloned mount on the folder open as `folder`."""
+    flags = ctypes.c_uint(_MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH)
+    result = _libc.syscall(_SYS_MOVE_MOUNT, ctypes.c_int(mount_fd), b"", ctypes.c_int(folder), b"", flags)
+    _check(result, "move_mount")
 
 
 def unmount(path: str) -> None:
@@ -207,6 +218,13 @@ def leave_keyring() -> None:
 def take_fd(pidfd: int, fd: int) -> int:
     """Duplicate descriptor `fd` of another process: the same open file, the same offset."""
     return _check(_libc.syscall(_SYS_PIDFD_GETFD, pidfd, fd, 0), "pidfd_getfd")
+
+
+def _set_attributes(mount_fd: int, attributes: bytes) -> None:
+    """mount_setattr(2) with a `struct mount_attr`."""
+    empty, size = ctypes.c_uint(_AT_EMPTY_PATH), ctypes.c_size_t(len(attributes))
+    result = _libc.syscall(_SYS_MOUNT_SETATTR, ctypes.c_int(mount_fd), b"", empty, attributes, size)
+    _check(result, "mount_setattr")
 
 
 def _prctl(option: int, value: int) -> None:

@@ -19,7 +19,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from patchwright.sandbox import archive, footprint, imageroot, privileges, rootfs, syscalls, wire
+from patchwright.sandbox import archive, footprint, imageroot, mounts, privileges, rootfs, syscalls, wire
 from patchwright.sandbox.cgroups import Groups
 from patchwright.sandbox.imageroot import ImageError, ImageRoot
 from patchwright.sandbox.privileges import Identity
@@ -140,12 +140,13 @@ def _box(box: socket.socket, order: _Order, warm: Warm | None) -> None:
 
 def _isolate(spec: wire.Header, order: _Order) -> int:
     """Leave the host behind; the descriptor of the box's files."""
+    clones = mounts.clone(spec["mounts"], order.host)
     others = syscalls.CLONE_NEWNET | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
     if spec["lowers"]:
         syscalls.setns(order.host, syscalls.CLONE_NEWNS)
     os.close(order.host)
     syscalls.unshare(syscalls.CLONE_NEWNS | others)
-    files = _furnish(spec, order)
+    files = _furnish(spec, order, clones)
     if order.source is not None:
         os.close(order.source)
     socket.sethostname("box")
@@ -160,12 +161,12 @@ def _isolate(spec: wire.Header, order: _Order) -> int:
     return files
 
 
-def _furnish(spec: wire.Header, order: _Order) -> int:
+def _furnish(spec: wire.Header, order: _Order, clones: mounts.Clones) -> int:
     workdir, disk_mb = spec["workdir"], spec["disk_mb"]
     if spec["lowers"]:
         syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
-        return ImageRoot(spec["lowers"], disk_mb, order.user, order.identity).furnish(order.source)
-    files = rootfs.furnish(workdir, disk_mb, order.prefixes)
+        return ImageRoot(spec["lowers"], disk_mb, order.user, order.identity).furnish(order.source, clones)
+    files = rootfs.furnish(workdir, disk_mb, order.prefixes, clones)
     rootfs.own(workdir, order.user)
     if order.source is not None:
         rootfs.fill(files, order.source, order.user)

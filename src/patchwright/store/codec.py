@@ -81,6 +81,7 @@ def _turn_row(turn: Turn) -> Row:
         "finish": turn.finish.value,
         "text": turn.text,
         "train": turn.train,
+        "drift": turn.drift,
         "started": turn.started,
         "seconds": turn.seconds,
     }
@@ -88,7 +89,8 @@ def _turn_row(turn: Turn) -> Row:
 
 def _turn(row: Row) -> Turn:
     lists = {name: tuple(row[name]) for name in ("prompt_ids", "completion_ids", "logprobs", "versions")}
-    return Turn(**(row | lists | {"finish": Finish(row["finish"])}))
+    drift = tuple(row.get("drift") or ())  # rows written before drift was named have none
+    return Turn(**(row | lists | {"drift": drift, "finish": Finish(row["finish"])}))
 
 
 def _step_row(step: Step) -> Row:

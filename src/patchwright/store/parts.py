@@ -43,6 +43,7 @@ _TURN = _struct(
     finish=_TEXT,
     text=_TEXT,
     train=_FLAG,
+    drift=pa.list_(_TEXT),
     started=_REAL,
     seconds=_REAL,
 )

@@ -22,6 +22,9 @@ class AgentExit:
     reason: str
     steps: tuple[Step, ...] = ()
     detail: str = ""
+    messages: tuple[Mapping[str, Any], ...] = ()
+    """The conversation as the agent had it, for where nobody recorded it; replies may hold the endpoint's
+    `usage`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

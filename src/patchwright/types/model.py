@@ -92,6 +92,9 @@ class Turn:
     train: bool = True
     """False: recorded, but trains nothing (a side call of the agent, a deliberate mistake of an
     expert)."""
+    drift: tuple[str, ...] = ()
+    """How the request departed from what was recorded: `reserialised`, `reasoning_restored`, `compaction`,
+    `side_call` ... (`gateway/drift.py` says what each means). Empty: it continued the record exactly."""
     started: float = 0.0
     """Seconds since the epoch."""
     seconds: float = 0.0

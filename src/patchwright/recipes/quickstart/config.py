@@ -18,6 +18,9 @@ from patchwright.train.config import ModelConfig, TrainConfig
 _AGENT = BashConfig(
     system="",
     instance="{{ task.prompt }}",
+    observation="<returncode>{{ code }}</returncode>\n"
+    "{% if timed_out %}<note>the command ran out of time and was stopped; the output so far follows</note>\n"
+    "{% endif %}<output>\n{{ output }}</output>",
     format_error="<returncode>1</returncode>\n<output>\nformat error: give one bash block\n</output>",
     max_turns=8,
     exec_timeout=5,

@@ -1,0 +1,146 @@
+"""Kits: agent programs with all they need, built once on this machine and shown read-only to every box.
+
+A `Plan` pins what is in a kit. `install` builds it below the user's data folder, absent or complete, in a folder
+named after the plan's content, so that another pin is another folder. What is in a kit runs in any box, whatever
+its image holds: see `kit_build.py`, which lays the files down and cuts their ties to this machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from patchwright.errors import ConfigError
+from patchwright.images.locks import alone
+from patchwright.tasks.environment.pythons import Interpreter, find, this_version
+
+__all__ = ["KIT", "Npm", "Plan", "data_folder", "find_kit", "folder_of", "install", "interpreter"]
+
+KIT = "/opt/agent"
+"""Where a box sees the kit of its agent."""
+_FORMAT = 1
+"""Counts changes of how kits are laid out."""
+_FACTS = "kit.json"
+_MACHINES = {"x86_64": "x64", "aarch64": "arm64"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Npm:
+    """A file of the npm registry. `{arch}` in name and version is `x64` or `arm64`.
+
+    Example: `Npm(name="node-linux-{arch}", version="22.23.3", into="node", keep=("bin/node",), integrity={...})`
+    """
+
+    name: str
+    version: str
+    into: str
+    """Folder of the kit it is unpacked to."""
+    integrity: Mapping[str, str]
+    """Architecture (`any` for all) -> the digest the registry publishes, checked here."""
+    keep: tuple[str, ...] = ()
+    """Paths in the package that are kept; all when empty."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What a kit is made of.
+
+    Example: `Plan(name="mini-swe-agent", wheels=("mini-swe-agent==2.4.6", ...), pythons=("",))`
+    """
+
+    name: str
+    npm: tuple[Npm, ...] = ()
+    wheels: tuple[str, ...] = ()
+    """Every package by name and version: nothing is resolved, so nothing drifts."""
+    pythons: tuple[str, ...] = ()
+    """Versions of Python that will do, the best first; an empty one is this program's."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Path in the kit -> text of a file of our own."""
+    programs: tuple[str, ...] = ()
+    """Paths of programs that must be executable."""
+
+
+def data_folder() -> Path:
+    """Where kits are kept: `$XDG_DATA_HOME/patchwright/agents`, by default below `~/.local/share`."""
+    base = os.environ.get("XDG_DATA_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".local/share") / "patchwright/agents"
+
+
+def interpreter(plan: Plan) -> Interpreter | None:
+    """The Python that goes into the kit; None when it needs none. Raises ConfigError when there is none."""
+    trouble: ConfigError | None = None
+    for version in plan.pythons:
+        try:
+            return find(version or this_version(), "host")
+        except ConfigError as error:
+            trouble = trouble or error
+    if trouble is not None:
+        raise ConfigError(f"agent {plan.name!r}: {trouble}")
+    return None
+
+
+def folder_of(plan: Plan, root: Path | None = None) -> Path:
+    """Where the kit of a plan is, or would be. Raises ConfigError where kits cannot be built."""
+    python = interpreter(plan)
+    content = {"format": _FORMAT, "machine": machine(), "python": python and python.version, "plan": asdict(plan)}
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return (root or data_folder()) / f"{plan.name}-{digest[:12]}"
+
+
+def find_kit(plan: Plan, root: Path | None = None) -> Path:
+    """The folder of an installed kit. Raises ConfigError when it is not installed."""
+    folder = folder_of(plan, root)
+    if not (folder / _FACTS).is_file():
+        raise ConfigError(
+            f"agent {plan.name!r} is not installed; run `patchwright agents install {plan.name}` once"
+        )
+    return folder
+
+
+def install(
+    plan: Plan, root: Path | None = None, *, say: Callable[[str], None] = lambda _: None
+) -> tuple[Path, dict[str, object]]:
+    """Build the kit of a plan where it is missing: its folder, and facts about it (`seconds`, `bytes`).
+
+    `say` is told what is being done. Killed at any moment, it leaves nothing that counts as a kit.
+    Raises ConfigError when what it needs is not on this machine or in the registries.
+    """
+    from patchwright.agent.kit_build import build
+
+    folder, python = folder_of(plan, root), interpreter(plan)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with alone(folder.parent / f".{plan.name}.lock"):
+        if not (folder / _FACTS).is_file():
+            beside = folder.with_name(folder.name + ".tmp")
+            shutil.rmtree(beside, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            started = time.monotonic()
+            build(plan, python, beside, say)
+            facts = {"seconds": round(time.monotonic() - started, 1), "bytes": _size(beside)}
+            (beside / _FACTS).write_text(json.dumps(facts), encoding="utf-8")
+            beside.chmod(0o755)
+            beside.rename(folder)
+    return folder, json.loads((folder / _FACTS).read_text(encoding="utf-8"))
+
+
+def machine() -> str:
+    """This machine's architecture as npm names it. Raises ConfigError where kits cannot be built."""
+    arch = _MACHINES.get(platform.machine())
+    if sys.platform != "linux" or arch is None or platform.libc_ver()[0] != "glibc":
+        raise ConfigError(
+            f"agent kits are built on Linux with glibc, on x86-64 or arm64, and this is {platform.platform()}; "
+            "build them there, or use the built-in agent"
+        )
+    return arch
+
+
+def _size(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
