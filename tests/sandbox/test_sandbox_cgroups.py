@@ -145,7 +145,11 @@ top = Path(sys.argv[1], f"patchwright-test-{os.getpid()}")
 top.mkdir()
 delegated = tuple(ours or offered[:1])
 cgroups._enable(sys.argv[1], delegated)
-place = cgroups._prepare(str(top), delegated, True)
+if sys.argv[2] == "service":
+    (top / "cgroup.procs").write_text(str(os.getpid()))
+    place = cgroups._prepare_below(str(top), delegated)
+else:
+    place = cgroups._prepare(str(top), delegated, True)
 enabled = Path(place.path, "cgroup.subtree_control").read_text().split()
 groups = cgroups.Groups([replace(place, controllers=tuple(ours))])
 read, write = os.pipe()
@@ -165,20 +169,23 @@ os.kill(box, signal.SIGKILL)
 os.waitpid(box, 0)
 groups.sweep()
 found["left"] = [one.name for one in Path(place.path).iterdir() if one.is_dir()]
-Path(place.path).rmdir()
-top.rmdir()
+found["own"] = Path("/proc/self/cgroup").read_text()
+Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
+for folder in (*top.glob("*/"), top):
+    folder.rmdir()
 for name in set(delegated) - set(before):
     switch.write_text(f"-{name}")
 print(json.dumps({**found, "ours": ours}))
 """
 
 
-def test_version_2_of_the_kernel_itself(tmp_path):
+@pytest.mark.parametrize("where", ["beside", "service"])
+def test_version_2_of_the_kernel_itself(tmp_path, where):
     """It can be mounted where most controllers belong to version 1, too: what is left is used."""
     if os.geteuid():
         return  # only root may mount it
     done = subprocess.run(
-        [sys.executable, "-c", VERSION_2, str(tmp_path)],
+        [sys.executable, "-c", VERSION_2, str(tmp_path), where],
         env={**os.environ, "PYTHONPATH": str(Path(patchwright.__file__).parents[1])},
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
@@ -187,5 +194,6 @@ def test_version_2_of_the_kernel_itself(tmp_path):
     assert set(found["delegated"]) <= set(found["enabled"])
     assert f"0::{found['path'].removeprefix(str(tmp_path))}\n" in found["inside"]
     assert not found["removed"] and found["left"] == []
+    assert ("/patchwright-programs\n" in found["own"]) == (where == "service")
     bounds = {"memory.max": str(64 << 20), "pids.max": "9"}
     assert found["limits"] == {name: bounds[name] for name in bounds if name.split(".")[0] in found["ours"]}

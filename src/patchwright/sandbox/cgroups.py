@@ -23,6 +23,7 @@ from patchwright.sandbox import owner
 CPUS = 2
 """Processors one box may keep busy."""
 _PARENT = "patchwright"
+_PROGRAMS = "patchwright-programs"
 _CONTROLLERS = ("memory", "pids", "cpu")
 _PERIOD = 100_000
 _SHARES = 220
@@ -74,9 +75,15 @@ class Groups:
     def find(cls) -> Groups:
         """Find the places boxes can have groups in, make them ready, and remove what the dead left there."""
         places: list[Place] = []
-        for path, controllers, unified in _candidates(_own_groups(), _mounts(), _wanted()):
+        own, mounts = _own_groups(), _mounts()
+        for path, controllers, unified in _candidates(own, mounts, _wanted()):
             with contextlib.suppress(OSError):  # the machine has no such thing for us
-                places.append(_prepare(path, controllers, unified))
+                try:
+                    places.append(_prepare(path, controllers, unified))
+                except OSError:
+                    if not unified:
+                        raise
+                    places.append(_prepare_below(_inside(own[""], *mounts[""]), controllers))
         for place in places:
             for name in filter(_is_dead, os.listdir(place.fd)):
                 _remove_at(place.fd, name)
@@ -191,8 +198,29 @@ def _candidates(
 
 
 def _beside(own: str, point: str, root: str) -> str:
+    inside = _inside(own, point, root)
+    return inside if inside == os.path.normpath(point) else os.path.dirname(inside)
+
+
+def _inside(own: str, point: str, root: str) -> str:
+    """Where the group `own` is seen."""
     inside = os.path.relpath(own, root) if own.startswith(root) else "."
-    return os.path.normpath(os.path.join(point, os.path.dirname(inside)))
+    return os.path.normpath(os.path.join(point, inside))
+
+
+def _prepare_below(path: str, controllers: tuple[str, ...]) -> Place:
+    """Make the folder of all boxes in this program's own group, as a service needs that was given a group
+    and nothing beside it (systemd's `Delegate=`). Whatever is in the group moves to one below, for version 2
+    keeps processes out of groups that have groups with controllers. Raises OSError.
+    """
+    if not all(os.access(f"{path}/cgroup.{name}", os.W_OK) for name in ("procs", "subtree_control")):
+        raise PermissionError(f"{path} belongs to somebody else")
+    os.makedirs(f"{path}/{_PROGRAMS}", exist_ok=True)
+    with open(f"{path}/cgroup.procs", encoding="ascii") as file:
+        pids = file.read().split()
+    for pid in pids:
+        _write(f"{path}/{_PROGRAMS}/cgroup.procs", pid)
+    return _prepare(path, controllers, unified=True)
 
 
 def _prepare(path: str, controllers: tuple[str, ...], unified: bool) -> Place:
@@ -227,7 +255,7 @@ def _enable(path: str, controllers: tuple[str, ...]) -> None:
             file.write(" ".join(f"+{name}" for name in sorted(missing)))
 
 
-def _write(path: str, value: str, folder: int) -> None:
+def _write(path: str, value: str, folder: int | None = None) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC, dir_fd=folder)
     try:
         os.write(fd, value.encode())

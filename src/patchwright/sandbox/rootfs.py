@@ -18,8 +18,8 @@ from patchwright.sandbox import mounts, syscalls
 from patchwright.sandbox.trees import TreeCopy
 
 HOME = "/home/agent"
-SHIMS = "/opt/patchwright/bin"
-"""First on PATH: the programs that are served warm."""
+SHIMS = "/.patchwright/bin"
+"""First on PATH: the programs that are served warm. Where nobody installs anything."""
 USER = 1000
 """User and group id inside the box."""
 
