@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePosixPath
 
 from patchwright.grade.diff import parse
@@ -11,14 +12,16 @@ from patchwright.types import Task
 
 __all__ = ["stamps", "tampered"]
 
+_GIT = re.compile(r"(?<![\w-])git(?![\w-])")
+
 
 async def stamps(box: Sandbox, task: Task) -> dict[str, str]:
     """Inode and ctime of the task's own test modules. Raises SandboxError.
 
-    Only by the `strict` rules: official scripts put test files back themselves. Conftest files are read before
-    any test runs, and data files may be written by tests.
+    None of a task whose command has git in it: official scripts put test files back themselves. Conftest
+    files are read before any test runs, and data files may be written by tests.
     """
-    if task.tests.rules != "strict":
+    if _GIT.search(task.tests.command):
         return {}
     paths = {*task.tests.files, *parse(task.tests.patch).paths}
     watched = [path for path in paths if path.endswith(".py") and PurePosixPath(path).name != "conftest.py"]

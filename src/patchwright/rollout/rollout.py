@@ -20,6 +20,7 @@ from patchwright.gateway.server import Gateway
 from patchwright.grade.patch import take_patch
 from patchwright.grade.tests import open_box
 from patchwright.sandbox.base import Sandbox, SandboxBackend
+from patchwright.tasks.history import without_history
 from patchwright.types import AgentExit, Endpoint, Failure, Grade, Sampling, Task, Trajectory, Turn
 
 _GRACE = 20.0
@@ -113,12 +114,13 @@ async def _attempt(line: Line, task: Task, talk: Conversation, blank: Trajectory
     try:
         box = await open_box(line.backend, task)
         try:
+            seen_box, seen = await without_history(box, task)
             stage = "agent"
-            exit_ = await _work(line.agent, task, box, talk.endpoint)
+            exit_ = await _work(line.agent, seen, seen_box, talk.endpoint)
             if talk.failure is not None:
                 raise talk.failure
             stage = "diff"
-            patch = await take_patch(box, task)
+            patch = await take_patch(box, seen)
         finally:
             await box.close()
         stage = "grade"

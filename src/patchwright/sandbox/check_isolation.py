@@ -157,6 +157,14 @@ async def system_folders(backend: SandboxBackend) -> None:
         expect(not any(Path(place).exists() for place in places), "the host was written to")
 
 
+async def no_descriptors(backend: SandboxBackend) -> None:
+    """Commands inherit nothing but their input and output: no end of a socket by which the box is led."""
+    async with a_box(backend) as box:
+        for stdin in (b"", b"x"):
+            found = succeeds(await box.exec("ls /proc/$$/fd", stdin=stdin)).split()
+            expect({"0", "1", "2", "255"}.issuperset(found), f"a command has descriptors {' '.join(found)}")
+
+
 async def no_capabilities(backend: SandboxBackend) -> None:
     """Commands hold no capability and can gain none."""
     async with a_box(backend) as box:
@@ -227,6 +235,7 @@ ISOLATION: tuple[Callable[[SandboxBackend], Awaitable[None]], ...] = (
     host_processes,
     other_boxes,
     system_folders,
+    no_descriptors,
     no_capabilities,
     no_new_namespaces,
     needless_calls,

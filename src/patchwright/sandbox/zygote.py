@@ -92,6 +92,8 @@ def _serve(control: socket.socket, order: _Order, warm: Warm | None) -> None:
         message, fds, _, _ = socket.recv_fds(control, 1, 2)
         if not message:
             return
+        for fd in fds:  # they arrive inheritable, and commands of the box must not speak in its name
+            os.set_inheritable(fd, False)
         box, order.source = socket.socket(fileno=fds[0]), fds[1] if len(fds) > 1 else None
         order.number += 1
         try:

@@ -32,6 +32,8 @@ _PLAIN_ATTRIBUTES = b"* -text -filter -ident\n"
 """Lets no attributes file of the repository rewrite contents, which would show as changes."""
 
 _MAIN = ".git/refs/heads/main"
+_PAST = {".git", ".hg", ".svn", ".bzr", ".jj"}
+"""Left out of every archive, at any depth: history, and with it perhaps the fix."""
 
 _REGULAR, _PROGRAM, _LINK = 0o100644, 0o100755, 0o120000
 
@@ -104,7 +106,7 @@ def _stamp(path: Path) -> tuple[str, int, int, int]:
 def _archive(archive: str, state: _State) -> _Tree:
     root = Path(archive)
     found = _folder(root, state) if root.is_dir() else _tar_file(root)
-    return {_checked(path): entry for path, entry in found if ".git" not in PurePosixPath(path).parts}
+    return {_checked(path): entry for path, entry in found if _PAST.isdisjoint(PurePosixPath(path).parts)}
 
 
 def _folder(root: Path, state: _State) -> Iterator[tuple[str, _Entry]]:

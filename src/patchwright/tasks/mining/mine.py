@@ -30,7 +30,6 @@ _FEW = 6
 """A cluster of at most so many hunks is tried without each."""
 _SAID = 4
 _MOST_SAID = 300
-_PROTECTED = ("**/conftest.py", "conftest.py", "pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,7 +161,6 @@ class _Bench:
             fail_to_pass=tuple(sorted(failing)),
             pass_to_pass=tuple(sorted(self.stable - failing - self.gone)),
             patch=_tests_diff(self.old, self.new),
-            protected=_PROTECTED,
         )
         return Task(
             id=name,
