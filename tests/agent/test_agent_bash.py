@@ -45,7 +45,9 @@ def test_commands_run_in_turn_and_the_sentinel_submits():
     assert [(step.exec.code, step.turn) for step in done.steps] == [(0, 0), (1, 1), (0, 2)]
     roles = [message["role"] for message in REQUESTS[-1]["messages"]]
     assert roles == ["system", "user", "assistant", "user", "assistant", "user"]
-    assert REQUESTS[1]["messages"][-1]["content"] == ("<returncode>0</returncode>\n<output>\nhi\n</output>")
+    assert REQUESTS[1]["messages"][-1]["content"] == (
+        "<returncode>0</returncode>\n<output>\nhi\n</output>\nREMINDER: 29 turns are left."
+    )
     assert "Fix {{ mod.py }}." in REQUESTS[0]["messages"][1]["content"]
 
 
@@ -79,9 +81,9 @@ def test_long_output_keeps_head_and_tail():
     run([say("seq 1 100000"), STOP], max_output=100)
     shown = last_user_message()
     assert shown.startswith("<returncode>0</returncode>\n<output>\n1\n2\n3")
-    assert shown.endswith("99999\n100000\n</output>")
+    assert "99999\n100000\n</output>\nREMINDER" in shown
     assert "characters left out" in shown
-    assert len(shown) < 250
+    assert len(shown) < 300
 
 
 def test_a_command_out_of_time_is_an_observation():
@@ -142,10 +144,14 @@ def test_a_reply_that_is_no_completion_is_an_infrastructure_fault():
 
 
 def test_a_refused_request_ends_the_attempt():
-    with pytest.raises(AgentError, match="401"):
-        run([JSONResponse({"error": {"type": "authentication_error"}}, 401)])
-    with pytest.raises(AgentError, match="404"):  # no such model: not the stop signal
-        run([JSONResponse({"detail": "Not Found"}, 404)])
+    with pytest.raises(AgentError, match="400"):
+        run([JSONResponse({"error": {"type": "invalid_request_error"}}, 400)])
+
+
+@pytest.mark.parametrize("status", [401, 402, 403, 404])
+def test_an_endpoint_that_lets_nobody_in_is_not_the_agents_fault(status):
+    with pytest.raises(EngineError, match=f"answered {status}.*check its address, its key"):
+        run([JSONResponse({"error": {"type": "authentication_error"}}, status)])
 
 
 def test_what_is_asked_for_is_what_the_config_says():

@@ -25,7 +25,15 @@ def printed(show, *arguments, **options) -> str:
 def run(tmp_path: Path):
     turns = (
         Turn(id=0, prompt_ids=(1, 2, 3), completion_ids=(4, 5), logprobs=(-0.5, -1.5)),
-        Turn(id=1, parent=0, prompt_ids=(6,), completion_ids=(7,), logprobs=(-1.0,), train=False),
+        Turn(
+            id=1,
+            parent=0,
+            prompt_ids=(6,),
+            completion_ids=(7,),
+            logprobs=(-1.0,),
+            train=False,
+            drift=("side_call",),
+        ),
     )
     messages = (
         {"role": "user", "content": "Fix mod.py: f(2) returns 3, expected 4."},
@@ -98,9 +106,10 @@ def test_a_run_without_marks_shows_its_summary(tmp_path: Path) -> None:
 def test_a_trajectory(run: Run) -> None:
     text = printed(show_trajectory, run, "eval-0")
     assert "eval-0  unresolved" in text and "stage eval-sft-held_out step 0, weights 4" in text
-    assert "2 turns, 4 prompt tokens, 3 sampled tokens" in text
+    assert "2 turns, 4 prompt tokens, 3 sampled tokens (28.6% of all tokens train)" in text
+    assert "drift: side_call 1" in text and "0.0 s, side_call, not trained on" in text
     assert "assistant (turn 0: 2 tokens, mean log-prob -1.000, stop, 0.0 s)" in text
-    assert "1 tokens, mean log-prob -1.000, stop, 0.0 s, not trained on" in text
+    assert "1 tokens, mean log-prob -1.000, stop, 0.0 s, side_call, not trained on" in text
     assert 'tool call {"name": "bash"}' in text
     assert "+x + 2" in text
     assert "passed  t.py::a" in text and "failed  t.py::b" in text and "1 of 2 tests fail" in text

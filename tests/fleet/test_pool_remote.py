@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from tests.fleet.pool_processes import Fleet
 
-from patchwright.agent.bash import BashConfig
 from patchwright.errors import SandboxError
+from patchwright.recipes.agents import AgentConfig
 from patchwright.recipes.assembly import LineConfig, SandboxConfig, open_boxes
 from patchwright.recipes.check import sandbox_conformance
 from patchwright.recipes.progress import View
@@ -103,7 +103,7 @@ def test_the_whole_line_runs_on_the_nodes(fleet, tmp_path):
     tasks = synthesize(SynthesisConfig(sft=6, rl=0, held_out=0, harder=0))["sft"]
     dump_tasks(tmp_path / "tasks.jsonl", tasks)
     save_tokenizer(train_tokenizer([], vocab_size=260), tmp_path / "tokenizer", chat_template=CHATML)
-    config = LineConfig(sandbox=where(fleet), agent=BashConfig(system="", instance="{{ task.prompt }}"))
+    config = LineConfig(sandbox=where(fleet), agent=AgentConfig(system="", instance="{{ task.prompt }}"))
     work = run_expert(config, tmp_path / "tasks.jsonl", tmp_path / "tokenizer", tmp_path / "run", View())
     found = asyncio.run(work)
     assert (found.resolved, found.total, found.void) == (6, 6, 0)

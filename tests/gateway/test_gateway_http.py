@@ -107,7 +107,6 @@ def test_every_door_needs_its_own_key():
         ({"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]}, "tool_calls"),
         (BODY | {"n": 0}, "`n`"),
         (BODY | {"n": 129}, "`n`"),
-        (BODY | {"n": 2, "stream": True}, "`n`"),
         (BODY | {"max_tokens": 0}, "max_tokens"),
         (BODY | {"max_tokens": "3"}, "max_tokens"),
         (BODY | {"temperature": -1}, "temperature"),

@@ -9,11 +9,13 @@ from patchwright.sandbox.check import CHECKS, check_sandbox, run_check
 from patchwright.sandbox.check_behaviour import BEHAVIOUR
 from patchwright.sandbox.check_fork import FORKS
 from patchwright.sandbox.check_isolation import ISOLATION
+from patchwright.sandbox.check_listen import LISTENING
 from patchwright.sandbox.process import ProcessBackend
 from patchwright.sandbox.select import open_backend
 from patchwright.types import Exec
 
-PAIRS = [("namespace", check) for check in CHECKS] + [("process", check) for check in (*BEHAVIOUR, *FORKS)]
+PROCESS = (*BEHAVIOUR, *FORKS, *LISTENING)
+PAIRS = [("namespace", check) for check in CHECKS] + [("process", check) for check in PROCESS]
 
 
 def check_one(name, check):
@@ -59,4 +61,4 @@ def test_a_backend_that_breaks_the_contract_is_found_out():
 
     liar, broken = asyncio.run(names(Liar())), asyncio.run(names(Broken()))
     assert {"exit_codes", "long_output", "pytest_works"} <= liar
-    assert broken == {check.__name__ for check in (*BEHAVIOUR, *FORKS)} - {"hostile_archive"}
+    assert broken == {check.__name__ for check in PROCESS} - {"hostile_archive"}

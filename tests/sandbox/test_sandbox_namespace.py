@@ -317,7 +317,7 @@ def sources():
     parts = [
         PACKAGE / "__init__.py",
         PACKAGE / "errors.py",
-        PACKAGE / "types.py",
+        *(PACKAGE / "types").glob("*.py"),
         *(PACKAGE / "sandbox").glob("*.py"),
     ]
     return {str(path.relative_to(PACKAGE.parent)): path.read_bytes() for path in parts}

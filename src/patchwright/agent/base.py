@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from patchwright.sandbox.base import Sandbox
+from patchwright.sandbox.base import BoxSpec, Sandbox
 from patchwright.types import AgentExit, Endpoint, Task
 
-__all__ = ["Agent", "Endpoint"]
+__all__ = ["Agent", "Bounded", "Endpoint", "Furnishing"]
 
 
 class Agent(Protocol):
@@ -19,3 +19,22 @@ class Agent(Protocol):
         Raises AgentError (the attempt ends and is graded) or InfraError (the attempt is void).
         """
         ...
+
+
+@runtime_checkable
+class Furnishing(Protocol):
+    """An agent whose boxes need something of their own. The grader's boxes are not asked."""
+
+    def furnish(self, spec: BoxSpec) -> BoxSpec:
+        """The box it works in, made of the box its task asks for."""
+        ...
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """An agent that cannot be trusted with its bounds: where its calls are recorded, they are held there."""
+
+    max_calls: int | None
+    """Calls of the model, side calls too."""
+    max_sampled: int | None
+    """Tokens of all replies together."""

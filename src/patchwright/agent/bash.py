@@ -1,7 +1,7 @@
 """The built-in agent: it asks the model, runs what the reply wants run, shows the output, again.
 
-The contract of a reply: a thought and exactly one bash block; with `tools`, calls of `bash` and `edit` instead
-(`tools.py`). What the model is shown of a long conversation is up to a policy (`context.py`).
+The contract of a reply: a thought and exactly one bash block; with `tools`, calls of `bash` and `edit`
+instead (`tools.py`). What the model is shown of a long conversation is up to a policy (`context.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from patchwright.types import AgentExit, Endpoint, Exec, Step, Task
 __all__ = ["Attempt", "BashAgent", "BashConfig", "bash_blocks"]
 
 _NOTES = "You keep the notes of a software engineer at work."
-"""System message of a summary that is a side call: one that no conversation has, so that it is known as such."""
+"""System message of a summary that is a side call: no conversation has it, so that it is known as such."""
 
 
 class BashConfig(Config):
@@ -40,19 +40,19 @@ class BashConfig(Config):
     """Folder with any of `system.jinja`, `instance.jinja`, `observation.jinja`, `format_error.jinja`,
     `summary.jinja`: they replace the templates below."""
     system: str | None = None
-    """Template of the system message; empty for no such message, the built-in one when not given. Variables:
-    `task`, `config`."""
+    """Template of the system message; empty for no such message, the built-in one when not given.
+    Variables: `task`, `config`."""
     instance: str | None = None
     """Template of the first user message. Variables: `task`, `config`."""
     observation: str | None = None
-    """Template of what a command gave. Variables: `code`, `output`, `timed_out`, `omitted`, `turns_left`,
-    `config`."""
+    """Template of what a command gave. Variables: `code`, `output`, `timed_out`, `omitted`,
+    `turns_left`, `config`."""
     format_error: str | None = None
     """Template of the message after a reply that asks for nothing that can be run. Variables: `blocks`,
     `reason` (with tools), `turns_left`, `config`."""
     summary: str | None = None
-    """Template that asks for a summary (`context.use = "summarise"`). Variables: `transcript` (empty where the
-    conversation itself is shown), `config`."""
+    """Template that asks for a summary (`context.use = "summarise"`). Variables: `transcript` (empty where
+    the conversation itself is shown), `config`."""
     context: ContextConfig = ContextConfig()
     """What the model is shown of a long conversation."""
     max_turns: int = Field(default=30, ge=1)
@@ -177,7 +177,9 @@ class Attempt:
     def complain(self, **why: Any) -> str | None:
         """Answer a reply that cannot be run; the reason to stop when it was one too many."""
         reason = self.misunderstood()
-        text = self.agent.render("format_error", turns_left=self.turns_left, **{"blocks": 0, "reason": ""} | why)
+        text = self.agent.render(
+            "format_error", turns_left=self.turns_left, **{"blocks": 0, "reason": ""} | why
+        )
         self.say({"role": "user", "content": text})
         return reason
 

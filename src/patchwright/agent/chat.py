@@ -23,6 +23,8 @@ __all__ = ["Chat", "Message", "Reply"]
 Message = Mapping[str, Any]
 """One chat message in the OpenAI form."""
 
+_BARRED = (401, 402, 403, 404)
+"""Statuses that have nothing to do with what the agent did: no key, no money, no right, no such model."""
 _FIRST_WAIT = 0.2
 """Seconds before the second try of a request; every further wait is twice as long."""
 _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=None)
@@ -50,13 +52,19 @@ class Chat:
     async def ask(self, model: Endpoint, body: Mapping[str, Any]) -> Reply | None:
         """The reply to a request body, or None when the endpoint says that the conversation is over.
 
-        Lost connections and busy servers are retried. Raises AgentError when the endpoint refuses the
-        request, EngineError when it does not answer or sends no chat completion.
+        Lost connections and busy servers are retried. Raises AgentError when the endpoint refuses this
+        request, EngineError when it refuses every one (key, money, model), does not answer, or sends no chat
+        completion.
         """
         content = json.dumps({"model": model.model, **body}).encode()  # a lone surrogate passes as its escape
         response = await self._post(model, content)
         if response.status_code == 404 and _error_type(response) == "not_found_error":
             return None
+        if response.status_code in _BARRED:
+            raise EngineError(
+                f"the model endpoint {model.base_url} answered {response.status_code}; check its address, "
+                f"its key and the model's name: {response.text[:300]}"
+            )
         if response.status_code >= 400:
             raise AgentError(f"the model endpoint answered {response.status_code}: {response.text[:300]}")
         return _reply(response)
@@ -87,7 +95,7 @@ class Chat:
     async def _try(self, model: Endpoint, content: bytes, tries: int) -> tuple[httpx.Response | None, str]:
         """An answer that stands, or why there is none yet. The OpenAI clients number their retries so."""
         headers = {
-            "authorization": f"Bearer {model.api_key}",
+            **({"authorization": f"Bearer {model.api_key}"} if model.api_key else {}),
             "content-type": "application/json",
             "x-stainless-retry-count": str(tries),
         }

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from patchwright.agent.base import Agent
+from patchwright.agent.base import Agent, Furnishing
 from patchwright.errors import PatchwrightError
 from patchwright.sandbox.base import BoxSpec, Sandbox, SandboxBackend
 from patchwright.types import AgentExit, CheckResult, Endpoint, Limits, Task, Tests
@@ -85,7 +85,7 @@ async def _check(
     name: str, script: Script, fixed: bool, agent: Agent, backend: SandboxBackend, serve: Serve
 ) -> CheckResult:
     """The agent must return in time, and the bug must be `fixed` or not."""
-    box = await _open(backend)
+    box = await _open(agent, backend)
     try:
         _, trouble = await _run(agent, box, serve, script)
         if trouble:
@@ -102,7 +102,7 @@ async def _no_leftovers(
     agent: Agent, backend: SandboxBackend, serve: Serve, run: Callable[[str], str]
 ) -> CheckResult:
     """What an agent leaves running could act on a box that is being graded."""
-    box = await _open(backend)
+    box = await _open(agent, backend)
     tasks, processes = asyncio.all_tasks(), _children()
     try:
         _, trouble = await _run(agent, box, serve, [run("true"), STOP])
@@ -136,7 +136,7 @@ async def _run(agent: Agent, box: Sandbox, serve: Serve, script: Script) -> tupl
             return None, f"it raised {type(error).__name__}: {error}"
 
 
-async def _open(backend: SandboxBackend) -> Sandbox:
-    box = await backend.open(_SPEC)
+async def _open(agent: Agent, backend: SandboxBackend) -> Sandbox:
+    box = await backend.open(agent.furnish(_SPEC) if isinstance(agent, Furnishing) else _SPEC)
     await box.write(f"{_SPEC.workdir}/mod.py", b"def f(x):\n    return x + 1\n")
     return box

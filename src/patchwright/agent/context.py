@@ -20,7 +20,19 @@ from pydantic import Field
 from patchwright.agent.chat import Message
 from patchwright.config import Config, pick
 
-__all__ = ["Ask", "Context", "ContextConfig", "Cut", "HeadTail", "Size", "Summarise", "Whole", "cut", "open_context", "shorten"]
+__all__ = [
+    "Ask",
+    "Context",
+    "ContextConfig",
+    "Cut",
+    "HeadTail",
+    "Size",
+    "Summarise",
+    "Whole",
+    "cut",
+    "open_context",
+    "shorten",
+]
 
 Exchange = Sequence[Message]
 Ask = Callable[[Sequence[Message], str], Awaitable[str]]
@@ -121,7 +133,9 @@ class Context(Protocol):
 
     size: Size
 
-    async def view(self, opening: Sequence[Message], exchanges: Sequence[Exchange], ask: Ask) -> list[Message]:
+    async def view(
+        self, opening: Sequence[Message], exchanges: Sequence[Exchange], ask: Ask
+    ) -> list[Message]:
         """The messages of the next request."""
         ...
 
@@ -132,7 +146,9 @@ class Whole:
     def __init__(self, config: ContextConfig) -> None:
         self.size = Size()
 
-    async def view(self, opening: Sequence[Message], exchanges: Sequence[Exchange], ask: Ask) -> list[Message]:
+    async def view(
+        self, opening: Sequence[Message], exchanges: Sequence[Exchange], ask: Ask
+    ) -> list[Message]:
         """All there is."""
         return [*opening, *(message for exchange in exchanges for message in exchange)]
 
@@ -150,7 +166,9 @@ class HeadTail:
         self._cut: Cut | None = None
         self._marker = ""
 
-    async def view(self, opening: Sequence[Message], exchanges: Sequence[Exchange], ask: Ask) -> list[Message]:
+    async def view(
+        self, opening: Sequence[Message], exchanges: Sequence[Exchange], ask: Ask
+    ) -> list[Message]:
         """As much as the budget allows; what was cut before stays cut."""
         shown = self._shown(opening, exchanges)
         if self.size(*shown) > self._config.budget:
@@ -225,7 +243,7 @@ def _spoken(message: Message) -> str:
     return f"{message['role']}:\n" + "\n".join(filter(None, [message.get("content"), *calls]))
 
 
-_POLICIES: dict[str, type[Context] | str] = {
+_POLICIES: dict[str, Callable[[ContextConfig], Context] | str] = {
     "none": Whole,
     "head_tail": HeadTail,
     "window": Window,
@@ -235,5 +253,5 @@ _POLICIES: dict[str, type[Context] | str] = {
 
 def open_context(config: ContextConfig) -> Context:
     """A fresh policy for one attempt. Raises ConfigError for an unknown `use`."""
-    policy: Callable[[ContextConfig], Context] = pick(config.use, _POLICIES, key="context.use")  # type: ignore[assignment]
+    policy: Callable[[ContextConfig], Context] = pick(config.use, _POLICIES, key="context.use")
     return policy(config)

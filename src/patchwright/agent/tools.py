@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import posixpath
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from patchwright.agent.chat import Message, Reply
@@ -43,8 +44,6 @@ TOOLS = [
 """As the model is offered them."""
 
 _ARGUMENTS = {tool["function"]["name"]: tool["function"]["parameters"]["required"] for tool in TOOLS}
-_BESIDE = "/tmp/.edit"
-"""Where an edited text waits to go into its file, whose mode and links then stay."""
 
 
 class _Unrunnable(Exception):
@@ -79,10 +78,10 @@ def _answer(attempt: Attempt, call: Message, index: int, text: str) -> None:
 def _parsed(call: Message) -> tuple[str, dict[str, str]]:
     """Name and arguments. Raises _Unrunnable."""
     function = call.get("function")
-    name = function.get("name") if isinstance(function, dict) else None
-    if not isinstance(function, dict) or name not in _ARGUMENTS:
-        raise _Unrunnable(f"there is no tool {str(name)[:40]!r}; call `bash` or `edit`")
-    given = function.get("arguments")
+    called = function if isinstance(function, dict) else {}
+    name, given = str(called.get("name")), called.get("arguments")
+    if name not in _ARGUMENTS:
+        raise _Unrunnable(f"there is no tool {name[:40]!r}; call `bash` or `edit`")
     try:
         arguments = json.loads(given) if isinstance(given, str) else given
     except (ValueError, RecursionError):
@@ -105,20 +104,18 @@ async def _edit(attempt: Attempt, path: str, old: str, new: str) -> Exec:
     """Replace `old`, once in the file, by `new`; the step says which file."""
     if not runnable(path) or "\n" in path:
         raise _Unrunnable("the path is none a file can have")
-    full = posixpath.join(attempt.task.workdir, path)
-    text = await _edited(attempt, full, old, new)
+    text = await _edited(attempt, posixpath.join(attempt.task.workdir, path), old, new)
     try:
-        await attempt.box.write(_BESIDE, text.encode("utf-8", "surrogateescape"))
+        content = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         raise _Unrunnable("`new` is not text that UTF-8 can hold") from None
-    except OSError as error:
-        raise _Unrunnable(f"the file cannot be written: {error.strerror or error}") from None
-    quoted = shlex.quote(full)
-    into = f'mkdir -p -- "$(dirname -- {quoted})" && cat {_BESIDE} > {quoted} && rm -f {_BESIDE}'
-    done = await attempt.box.exec(into)
-    shown = Exec(code=done.code, output=done.output or f"{path} was changed\n", seconds=done.seconds)
-    attempt.did(f"edit {path}", shown)
-    return shown
+    quoted = shlex.quote(path)
+    into = f'mkdir -p -- "$(dirname -- {quoted})" && cat > {quoted}'  # the file keeps its mode and links
+    done = await attempt.box.exec(into, stdin=content)
+    if done.code == 0:
+        done = replace(done, output=f"{path} was changed\n")
+    attempt.did(f"edit {path}", done)
+    return done
 
 
 async def _edited(attempt: Attempt, full: str, old: str, new: str) -> str:

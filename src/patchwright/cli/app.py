@@ -11,7 +11,21 @@ from typing import Annotated
 import typer
 
 from patchwright import __version__
-from patchwright.cli import bench, check, gateway, grade, images, look, node, pool, tasks, train, work
+from patchwright.cli import (
+    agents,
+    bench,
+    check,
+    eval,
+    gateway,
+    grade,
+    images,
+    look,
+    node,
+    pool,
+    tasks,
+    train,
+    work,
+)
 from patchwright.errors import ConfigError, PatchwrightError
 
 __all__ = ["app", "main"]
@@ -47,13 +61,14 @@ app.add_typer(tasks.app, name="tasks")
 app.add_typer(images.app, name="images")
 app.command("rollout")(work.rollout)
 app.command("grade")(grade.grade)
-app.command("eval")(work.evaluate)
+app.command("eval")(eval.evaluate)
 app.add_typer(train.app, name="train")
 app.command("serve")(gateway.serve)
 app.add_typer(gateway.app, name="gateway")
 app.command("show")(look.show)
 app.command("doctor")(look.doctor)
 app.add_typer(pool.app, name="pool")
+app.add_typer(agents.app, name="agents")
 app.add_typer(check.app, name="check")
 app.add_typer(bench.app, name="bench")
 app.add_typer(node.app, name="node")

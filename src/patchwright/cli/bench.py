@@ -70,11 +70,24 @@ def fleet(
 
 
 @app.command("gateway")
-def gateway(model: Model = None) -> None:
-    """CPU milliseconds per recorded turn."""
-    from patchwright.recipes.bench import gateway_table
+def gateway(
+    model: Model = None,
+    history: Annotated[
+        int, typer.Option("--history", min=1, help="Tokens before the turns measured.")
+    ] = 32_000,
+    sessions: Annotated[int, typer.Option("--sessions", min=1, help="Sessions at once.")] = 1000,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """CPU time of a recorded turn after a long history, and turns and memory of many sessions at once."""
+    from dataclasses import asdict
 
-    output().print(execute(gateway_table(model)))
+    from patchwright.recipes.bench import gateway_cost, gateway_table
+
+    cost = execute(gateway_cost(model, history_tokens=history, sessions=sessions))
+    if as_json:
+        typer.echo(json.dumps(asdict(cost)))
+    else:
+        output().print(gateway_table(cost))
 
 
 @app.command("grading")

@@ -10,7 +10,7 @@ import typer
 from patchwright.cli.options import Image, Override, SandboxName, execute, output
 from patchwright.types import CheckResult
 
-__all__ = ["app"]
+__all__ = ["app", "report"]
 
 app = typer.Typer(no_args_is_help=True, help="Check that a part keeps its promises; exit 1 if it does not.")
 
@@ -26,7 +26,7 @@ def sandbox(
     """Check a sandbox backend in real boxes; `-s pool=URL -s token_file=FILE` say where `remote` ones are."""
     from patchwright.recipes.check import sandbox_conformance
 
-    _report(execute(sandbox_conformance(name, image=image, overrides=override or ())))
+    report(execute(sandbox_conformance(name, image=image, overrides=override or ())))
 
 
 @app.command("engine")
@@ -36,22 +36,23 @@ def engine(
     """Check an engine."""
     from patchwright.recipes.check import engine_conformance
 
-    _report(execute(engine_conformance(name)))
+    report(execute(engine_conformance(name)))
 
 
 @app.command("agent")
 def agent(
-    name: Annotated[str, typer.Argument(help="`bash` or `module:Class`.")],
+    name: Annotated[str, typer.Argument(help="`bash`, `tools`, an installed agent, or `module:Class`.")],
     sandbox: SandboxName = "namespace",
     image: Image = None,
 ) -> None:
     """Check an agent against a scripted model."""
-    from patchwright.recipes.check import agent_conformance
+    from patchwright.recipes.check_agent import agent_conformance
 
-    _report(execute(agent_conformance(name, sandbox, image=image)))
+    report(execute(agent_conformance(name, sandbox, image=image)))
 
 
-def _report(results: Sequence[CheckResult]) -> None:
+def report(results: Sequence[CheckResult]) -> None:
+    """Print what was found; exit 1 when a check failed."""
     console = output()
     for result in results:
         word = "skip" if result.skipped else "ok  " if result.ok else "FAIL"

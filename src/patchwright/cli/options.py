@@ -71,7 +71,8 @@ def policy(model: str, base_url: str | None, key_variable: str) -> Path | Endpoi
     """The policy the user named: a folder, or a model behind an endpoint."""
     if base_url is None:
         return Path(model)
-    return Endpoint(base_url=base_url.rstrip("/"), api_key=os.environ.get(key_variable, ""), model=model)
+    key = os.environ.get(key_variable, "").strip()  # a newline at its end would be no header
+    return Endpoint(base_url=base_url.rstrip("/"), api_key=key, model=model)
 
 
 def view() -> View:

@@ -1,4 +1,4 @@
-"""`quickstart`, `rollout`, `eval`: the line up to the grade."""
+"""`quickstart`, `rollout`: the line from the start, and up to the grade."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from patchwright.errors import ConfigError
 if TYPE_CHECKING:
     from patchwright.recipes.evaluate import Result
 
-__all__ = ["evaluate", "quickstart", "rollout"]
+__all__ = ["quickstart", "rollout"]
 
 Samples = Annotated[int, typer.Option("--samples", min=1, help="Attempts per task.")]
 
@@ -79,26 +79,6 @@ def rollout(
     else:
         found = execute(run_expert(line, tasks, Path(model), run, view()))
     _report(found, run)
-
-
-def evaluate(
-    tasks: TasksFile,
-    model: Model,
-    base_url: BaseUrl = None,
-    api_key_env: KeyVariable = "OPENAI_API_KEY",
-    samples: Samples = 4,
-    run: RunFolder = Path("runs/eval"),
-    config: ConfigFile = None,
-    override: Override = None,
-) -> None:
-    """Attempt each task several times and report pass@k with its interval."""
-    from patchwright.config import load_config
-    from patchwright.recipes.rollout import run_rollout
-    from patchwright.recipes.settings import Settings
-
-    line = load_config(Settings, config, override or ()).line
-    chosen = policy(model, base_url, api_key_env)
-    _report(execute(run_rollout(line, tasks, chosen, run, view(), samples=samples)), run)
 
 
 def _report(found: Result, run: Path) -> None:

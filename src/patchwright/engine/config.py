@@ -1,4 +1,4 @@
-"""Options of the local engine; torch-free, so that `engine/process.py` can carry them to its child."""
+"""Options of engines; torch-free, so that `engine/process.py` can carry them to its child."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import Field
 
 from patchwright.config import Config
 
-__all__ = ["LocalEngineConfig"]
+__all__ = ["EngineConfig", "LocalEngineConfig"]
 
 
 class LocalEngineConfig(Config):
@@ -35,3 +35,19 @@ class LocalEngineConfig(Config):
     """Megabytes of finished keys and values kept for prompts that continue them; 0 keeps none."""
     seed: int = 0
     """Seeds the requests that name no seed of their own."""
+
+
+class EngineConfig(LocalEngineConfig):
+    """Which engine samples.
+
+    Example: `EngineConfig(use="vllm", url="http://127.0.0.1:8000")`
+    """
+
+    use: Literal["local", "vllm", "sglang"] = "local"
+    """`local` (this machine, no server), or a `vllm` or `sglang` server that runs at `url`."""
+    url: str = ""
+    """Servers only: their address. All options of the local engine but `max_context` do nothing then."""
+    key_env: str = ""
+    """Servers only: the environment variable that holds their key, if they want one."""
+    served_name: str = ""
+    """Servers only: the model's name there; the first one they serve when empty."""

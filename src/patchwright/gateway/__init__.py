@@ -1,6 +1,6 @@
-"""The recording OpenAI-compatible endpoint between agents and an engine."""
+"""The recording endpoint between agents and an engine."""
 
 from patchwright.gateway.server import Gateway
-from patchwright.gateway.session import Session
+from patchwright.gateway.session import Budget, Session
 
-__all__ = ["Gateway", "Session"]
+__all__ = ["Budget", "Gateway", "Session"]

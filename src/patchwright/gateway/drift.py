@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["Drift", "call_ids", "canonical", "exact", "reply_drift"]
+__all__ = ["FORM_ONLY", "Drift", "call_ids", "canonical", "exact", "reply_drift"]
 
 Json = Mapping[str, Any]
 _THINKING = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
@@ -22,9 +22,9 @@ _THINKING = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 class Drift(StrEnum):
     """What a request did to the recorded history.
 
-    The first four change a reply in form only. Spliced (`history="splice"`), such a reply stays in the model's
-    context as it was sampled; forked, the model sees the agent's version in a new chain. After the others the
-    model always sees what the agent sent.
+    The first four change a reply in form only. Spliced (`history="splice"`), such a reply stays in the
+    model's context as it was sampled; forked, the model sees the agent's version in a new chain. After the
+    others the model always sees what the agent sent.
     """
 
     RESERIALISED = "reserialised"
@@ -34,7 +34,7 @@ class Drift(StrEnum):
     REASONING_RESTORED = "reasoning_restored"
     """The agent dropped or changed the thinking; the recorded thinking stayed in the context (splice)."""
     REASONING_DROPPED = "reasoning_dropped"
-    """The agent dropped or changed the thinking, and so the model no longer sees its own (fork)."""
+    """The agent dropped, moved or changed the thinking, and so the model no longer sees its own (fork)."""
     REWRITTEN_CALL = "rewritten_call"
     """A tool call came back under its id with another name or other arguments."""
     EDITED_HISTORY = "edited_history"
@@ -48,7 +48,14 @@ class Drift(StrEnum):
     SIDE_CALL = "side_call"
     """Another system prompt or other tools than the main conversation's: a title, a summary, a sub-agent."""
     RERENDERED = "rerendered"
-    """The chat format could not be continued from the sampled ids, so the whole prompt was rendered anew."""
+    """The whole prompt was rendered anew, for no reason above: the agent put a reply of its own after the
+    model's, or the chat format cannot go on from what was sampled."""
+
+
+FORM_ONLY = frozenset(
+    (Drift.RESERIALISED, Drift.WHITESPACE, Drift.REASONING_RESTORED, Drift.REASONING_DROPPED)
+)
+"""The message says the same, written differently."""
 
 
 def reply_drift(said: Json, sent: Json, *, spliced: bool) -> list[Drift]:
@@ -56,8 +63,10 @@ def reply_drift(said: Json, sent: Json, *, spliced: bool) -> list[Drift]:
     found = []
     if _arguments(said) != _arguments(sent):
         found.append(Drift.RESERIALISED)
-    if _thinking(said) != _thinking(sent):
-        found.append(Drift.REASONING_RESTORED if spliced else Drift.REASONING_DROPPED)
+    if spliced and _thinking(said) != _thinking(sent):
+        found.append(Drift.REASONING_RESTORED)
+    if not spliced and _reasoning(said) != _reasoning(sent):
+        found.append(Drift.REASONING_DROPPED)
     if _THINKING.sub("", said["content"], 1) != _THINKING.sub("", sent["content"], 1):
         found.append(Drift.WHITESPACE)
     return found
@@ -73,7 +82,7 @@ def exact(message: Json) -> list[Any]:
     role, content = message["role"], message.get("content") or ""
     if role != "assistant":
         return [role, content, message.get("tool_call_id")]
-    return [role, content, message.get("reasoning_content") or "", _arguments(message)]
+    return [role, content, _reasoning(message), _arguments(message)]
 
 
 def canonical(message: Json) -> list[Any]:
@@ -87,7 +96,11 @@ def canonical(message: Json) -> list[Any]:
 def _thinking(message: Json) -> str:
     inline = _THINKING.match(message["content"])
     text = inline[0].strip()[len("<think>") : -len("</think>")] if inline else ""
-    return (text or message.get("reasoning_content") or "").strip()
+    return (text or _reasoning(message)).strip()
+
+
+def _reasoning(message: Json) -> str:
+    return str(message.get("reasoning_content") or "")
 
 
 def _arguments(message: Json) -> list[list[str]]:
@@ -95,9 +108,10 @@ def _arguments(message: Json) -> list[list[str]]:
     return [[function["name"], function.get("arguments") or "{}"] for function in calls]
 
 
-def _values(text: str) -> Any:
+def _values(text: str) -> str:
+    """JSON in one form; what is none, or nested beyond reading, as it stands."""
     try:
-        return json.loads(text, parse_float=_by_value)
+        return json.dumps(json.loads(text, parse_float=_by_value), sort_keys=True)
     except (ValueError, RecursionError):
         return text
 

@@ -48,12 +48,12 @@ class Match:
 
 
 class History:
-    """Conversations seen in one session. Memory: two digests and the reply per turn, and the last requests."""
+    """Conversations seen in one session. Keeps two digests and the reply per turn, and the last requests."""
 
     def __init__(self, policy: Policy = "splice") -> None:
         self._policy = policy
         self._near = _Tree(canonical)
-        self._trees = (self._near,) if policy == "splice" else (self._near, _Tree(exact))
+        self._trees: tuple[_Tree, ...] = (self._near,) if policy == "splice" else (self._near, _Tree(exact))
         self._said: list[Json] = []
         self._continued: set[int] = set()
         self._last: dict[bytes, tuple[int, int]] = {}
@@ -114,7 +114,7 @@ class History:
             (i for i in range(len(messages), known, -1) if path.digests[i] in self._near.asked), None
         )
         if asked is not None:
-            return [*found, self._after_asked(messages, asked, self._near.asked[path.digests[asked]])]
+            return [*found, self._after_asked(messages, asked, path, kind)]
         if (turn is None and kind in self._last) or turn in self._continued:
             return [*found, self._elsewhere(messages, kind)]
         return found
@@ -123,16 +123,16 @@ class History:
         ids = call_ids(message)
         return next((turn for turn in reversed(turns) if call_ids(self._said[turn]) == ids), turns[-1])
 
-    def _after_asked(self, messages: Sequence[Json], asked: int, turn: int) -> Drift:
-        """The request repeats one that `turn` answered; what stands where the answer should?"""
+    def _after_asked(self, messages: Sequence[Json], asked: int, path: _Path, kind: bytes) -> Drift:
+        """The request repeats one that was answered; what stands where the answer should?"""
+        turn = self._near.asked[path.digests[asked]]
         if asked == len(messages):
             return Drift.RESAMPLED
         if messages[asked]["role"] != "assistant":
-            return Drift.DROPPED_TURN
+            last = kind in self._last and turn == self._last[kind][1]
+            return Drift.DROPPED_TURN if last else self._elsewhere(messages, kind)
         ids = call_ids(messages[asked])
-        return (
-            Drift.REWRITTEN_CALL if ids and ids == call_ids(self._said[turn]) else Drift.EDITED_HISTORY
-        )
+        return Drift.REWRITTEN_CALL if ids and ids == call_ids(self._said[turn]) else Drift.EDITED_HISTORY
 
     def _elsewhere(self, messages: Sequence[Json], kind: bytes) -> Drift:
         """The conversation did not go on from its last request: is something missing, or changed?"""

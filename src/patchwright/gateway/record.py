@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from patchwright.gateway.drift import Drift, call_ids
+from patchwright.gateway.drift import FORM_ONLY, Drift, call_ids
 from patchwright.gateway.history import History, Match, Policy
 from patchwright.render import Renderer, ToolCall
 from patchwright.types import Completion, Turn
@@ -85,12 +85,17 @@ class Record:
             if new is not None:
                 prompt += reply
                 prompt += new
-                return Ahead(
-                    match=match, messages=messages, parent=match.turn, prompt=prompt, new=len(new)
-                )
-            match = replace(match, drift=(*match.drift, Drift.RERENDERED))
+                return Ahead(match=match, messages=messages, parent=match.turn, prompt=prompt, new=len(new))
+            if FORM_ONLY.issuperset(match.drift):
+                match = replace(match, drift=(*match.drift, Drift.RERENDERED))
         prompt = self._renderer.render(self._native(messages), tools)
         return Ahead(match=match, messages=messages, parent=None, prompt=prompt, new=len(prompt))
+
+    def alone(self, prompt: list[int]) -> Ahead:
+        """The place of a prompt that is no conversation: a chain of its own."""
+        messages: list[Json] = [{"role": "prompt", "content": self._renderer.decode(prompt)}]
+        match = self._history.match(messages, None)
+        return Ahead(match=match, messages=messages, parent=None, prompt=list(prompt), new=len(prompt))
 
     def add(
         self,
@@ -100,7 +105,7 @@ class Record:
         calls: Sequence[ToolCall],
         started: float,
     ) -> Turn:
-        """Record what was sampled. `message` is the reply as the agent gets it, `calls` as the model made it."""
+        """Record what was sampled: `message` as the agent gets it, its `calls` as the model made them."""
         turn = Turn(
             id=len(self._turns),
             parent=ahead.parent,
@@ -142,13 +147,14 @@ class Record:
         of their tool (some formats write one or the other; agents send back the gateway's ids, and no names).
         """
         names = {
-            call.get("id"): call["function"]["name"]
+            call["id"]: call["function"]["name"]
             for message in messages
             for call in message.get("tool_calls") or ()
+            if isinstance(call.get("id"), str)
         }
         return [self._native_message(message, names) for message in messages]
 
-    def _native_message(self, message: Json, names: Mapping[Any, str]) -> Json:
+    def _native_message(self, message: Json, names: Mapping[str, str]) -> Json:
         if message.get("tool_calls"):
             calls = [call | {"id": self._native_id(call.get("id"))} for call in message["tool_calls"]]
             return message | {"tool_calls": calls}
@@ -156,7 +162,7 @@ class Record:
             return message
         id = message.get("tool_call_id")
         known = self._calls.get(id) if isinstance(id, str) else None
-        name = known.name if known else names.get(id)
+        name = known.name if known else names.get(str(id))
         named = {} if name is None or message.get("name") else {"name": name}
         return message | named | {"tool_call_id": self._native_id(id)}
 

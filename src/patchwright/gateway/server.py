@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import secrets
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import Self
 from urllib.parse import quote
@@ -24,9 +24,14 @@ from starlette.routing import Route
 
 from patchwright.engine.base import Engine
 from patchwright.errors import AgentError, ConfigError, EngineBusy, InfraError
-from patchwright.gateway.session import Call, Session, Stopped
+from patchwright.gateway.chat import ChatFormat
+from patchwright.gateway.completions import CompletionsFormat
+from patchwright.gateway.history import Policy
+from patchwright.gateway.messages import MessagesFormat
+from patchwright.gateway.responses import ResponsesFormat
+from patchwright.gateway.session import Budget, Session, Stopped
 from patchwright.gateway.stream import stream
-from patchwright.gateway.wire import BadRequest, dumps, error_json, reply_json
+from patchwright.gateway.wire import BadRequest, Format, dumps
 from patchwright.render import Renderer
 from patchwright.types import Endpoint, Sampling, Turn
 
@@ -34,6 +39,16 @@ __all__ = ["Gateway"]
 
 _MAX_BODY = 64 * 2**20
 """Bytes of one request; a long conversation with its tool output is a few MB."""
+
+_CHAT = ChatFormat()
+_MESSAGES = MessagesFormat()
+_FORMATS: dict[str, Format] = {
+    "/chat/completions": _CHAT,
+    "/completions": CompletionsFormat(),
+    "/responses": ResponsesFormat(),
+    "/messages": _MESSAGES,
+}
+"""What is spoken below `/v1`."""
 
 
 class Gateway:
@@ -61,15 +76,22 @@ class Gateway:
         port: int = 0,
         api_key: str = "",
         sampling: Sampling | None = None,
+        keep_alive: float = 10.0,
+        history: Policy = "splice",
     ) -> None:
         """`port` 0 takes a free one; an empty `api_key` makes a random one; `sampling` holds the defaults and
-        the bounds of requests without a session, which may choose temperature, top_p and seed themselves."""
+        the bounds of requests without a session, which may choose temperature, top_p and seed themselves;
+        `keep_alive` is how many seconds a stream may be silent, which clients and proxies bound; `history`
+        says whether the model keeps what it sampled, or sees the copy, where an agent changed a reply in form
+        only."""
         self.model = model
         self.api_key = api_key or secrets.token_urlsafe(24)
         self._engine = engine
         self._renderer = renderer
         self._host = host
         self._port = port
+        self._keep_alive = keep_alive
+        self._history: Policy = history
         self._sampling = sampling or Sampling(max_tokens=engine.max_context)
         self._sessions: dict[str, Session] = {}
         """The open ones: a closed session, with its whole conversation, is its rollout's alone."""
@@ -128,13 +150,15 @@ class Gateway:
         *,
         sampling: Sampling | None = None,
         engine: Engine | None = None,
+        budget: Budget | None = None,
         on_turn: Callable[[Turn], None] | None = None,
     ) -> Session:
         """Open a session with its own secret.
 
         Its `sampling` wins over what requests ask for: only a smaller `max_tokens` and more `stop` strings
-        are taken from them. Its `engine` (a scripted expert, say) is used instead of the gateway's;
-        `on_turn` is called with every turn as it is recorded. Raises ConfigError when the id is in use.
+        are taken from them. After its `budget` it gives the stop signal.
+        Its `engine` (a scripted expert, say) is used instead of the gateway's; `on_turn` is called with every
+        turn as it is recorded. Raises ConfigError when the id is in use.
         """
         known = self._sessions.get(id)
         if known is not None and known.stopped != "closed":
@@ -146,22 +170,22 @@ class Gateway:
             self._renderer,
             id=id,
             sampling=sampling or Sampling(),
+            budget=budget,
+            history=self._history,
             on_turn=on_turn,
             on_close=lambda: self._sessions.pop(id, None),
         )
         self._sessions[id] = session
         return session
 
-    def _find(self, request: Request) -> Session | Response:
-        """The session a request may use, or the refusal."""
+    def _find(self, request: Request) -> Session:
+        """The session a request may use. Raises Stopped or _WrongKey."""
         id = request.path_params.get("id")
         session = self._sessions.get(id) if id is not None else self._anonymous()
         if session is None or session.stopped == "closed":
-            return _error(404, "the session is closed", "not_found_error")
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        expected = session.endpoint.api_key
-        if scheme.lower() != "bearer" or not secrets.compare_digest(token.encode(), expected.encode()):
-            return _error(401, "the API key is missing or wrong", "authentication_error")
+            raise Stopped("the session is closed")
+        if not secrets.compare_digest(_key(request).encode(), session.endpoint.api_key.encode()):
+            raise _WrongKey("the API key is missing or wrong")
         return session
 
     def _anonymous(self) -> Session:
@@ -173,43 +197,67 @@ class Gateway:
     # --- requests -----------------------------------------------------------------------------
 
     def _app(self) -> Starlette:
-        return Starlette(
-            routes=[
-                Route("/sessions/{id:path}/v1/chat/completions", self._chat, methods=["POST"]),
-                Route("/sessions/{id:path}/v1/models", self._models),
-                Route("/v1/chat/completions", self._chat, methods=["POST"]),
-                Route("/v1/models", self._models),
-                Route("/healthz", _health),
-            ]
-        )
+        routes = [Route("/healthz", _health)]
+        for base in ("/sessions/{id:path}/v1", "/v1"):
+            for path, format in _FORMATS.items():
+                routes.append(Route(base + path, self._answering(format), methods=["POST"]))
+            routes.append(Route(f"{base}/messages/count_tokens", self._count, methods=["POST"]))
+            routes.append(Route(f"{base}/models", self._models))
+        return Starlette(routes=routes)
 
-    async def _chat(self, request: Request) -> Response:
+    def _answering(self, format: Format) -> Callable[[Request], Awaitable[Response]]:
+        """The answers of one format."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await self._answer(request, format)
+            except _REFUSALS as error:
+                return _refusal(error, format)
+
+        return answer
+
+    async def _answer(self, request: Request, format: Format) -> Response:
         session = self._find(request)
-        if isinstance(session, Response):
-            return session
         body = await _body(request)
-        if body is None:
-            limit = f"the body is over {_MAX_BODY // 2**20} MB"
-            return _error(413, limit, "request_too_large")
         try:
-            call = session.call(body, retried=_retried(request))
+            call = session.call(body, format, retried=_retried(request))
             if call.request.stream:
-                return await stream(call, self._renderer, self.model, request)
-            return await _whole(call, request)
-        except (BadRequest, AgentError, Stopped, InfraError) as error:
-            return _refusal(error)
+                return await stream(call, self._renderer, self.model, request, self._keep_alive)
+            replies = await asyncio.shield(call.task)
         except asyncio.CancelledError:
             if session.stopped != "closed":
                 raise
-            return _refusal(Stopped("the session is closed"))
+            raise Stopped("the session is closed") from None
+        call.delivered = not await request.is_disconnected()
+        return _json(format.whole(call.request, replies))
+
+    async def _count(self, request: Request) -> Response:
+        """How long a prompt is, in Anthropic's format; nothing is sampled."""
+        try:
+            tokens = self._find(request).tokens(await _body(request), _MESSAGES)
+        except _REFUSALS as error:
+            return _refusal(error, _MESSAGES)
+        return _json({"input_tokens": tokens})
 
     async def _models(self, request: Request) -> Response:
-        session = self._find(request)
-        if isinstance(session, Response):
-            return session
+        try:
+            self._find(request)
+        except _REFUSALS as error:
+            return _refusal(error, _CHAT)
         limit = self._engine.max_context
         model = {"id": self.model, "object": "model", "created": 0, "owned_by": "patchwright"}
         return _json({"object": "list", "data": [{**model, "max_model_len": limit}]})
+
+
+class _WrongKey(Exception):
+    """The request has no right to what it asks for."""
+
+
+class _TooLarge(Exception):
+    """The body is over the limit."""
+
+
+_REFUSALS = (BadRequest, AgentError, Stopped, InfraError, _WrongKey, _TooLarge)
 
 
 class _Server(uvicorn.Server):
@@ -243,49 +291,52 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def _body(request: Request) -> bytes | None:
-    """The whole body, or None when it is too large."""
+async def _body(request: Request) -> bytes:
+    """The whole body. Raises _TooLarge."""
     chunks, size = [], 0
     async for chunk in request.stream():
         size += len(chunk)
         if size > _MAX_BODY:
-            return None
+            raise _TooLarge(f"the body is over {_MAX_BODY // 2**20} MB")
         chunks.append(chunk)
     return b"".join(chunks)
 
 
+def _key(request: Request) -> str:
+    """The key a client sends: as OpenAI's do, or as Anthropic's do."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+
+
 def _retried(request: Request) -> bool:
-    """The OpenAI clients number their retries, from 0."""
+    """The clients of OpenAI and Anthropic number their retries, from 0."""
     return request.headers.get("x-stainless-retry-count", "0") != "0"
-
-
-async def _whole(call: Call, request: Request) -> Response:
-    replies = await asyncio.shield(call.task)
-    call.delivered = not await request.is_disconnected()
-    return _json(reply_json(replies))
 
 
 async def _health(request: Request) -> Response:
     return _json({"status": "ok"})
 
 
-def _refusal(error: Exception) -> Response:
+def _refusal(error: Exception, format: Format) -> Response:
     """The response to a request that failed.
 
     404 `not_found_error` is the answer after which every agent measured stops at once; other codes make
     some of them retry for minutes or compact their history.
     """
-    if isinstance(error, Stopped):
-        return _error(404, str(error), "not_found_error")
+    status, kind = _STATUS.get(type(error), (400, "invalid_request_error"))
     if isinstance(error, InfraError):
-        response = _error(503, str(error), "server_busy" if isinstance(error, EngineBusy) else "server_error")
+        status, kind = 503, "server_busy" if isinstance(error, EngineBusy) else "server_error"
+    response = _json(format.error(str(error), kind), status)
+    if status == 503:
         response.headers["retry-after"] = "1"
-        return response
-    return _error(400, str(error), "invalid_request_error")
+    return response
 
 
-def _error(status: int, message: str, kind: str) -> Response:
-    return _json(error_json(message, kind), status)
+_STATUS: dict[type[Exception], tuple[int, str]] = {
+    Stopped: (404, "not_found_error"),
+    _WrongKey: (401, "authentication_error"),
+    _TooLarge: (413, "request_too_large"),
+}
 
 
 def _json(data: dict[str, object], status: int = 200) -> Response:

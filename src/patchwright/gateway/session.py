@@ -10,19 +10,28 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from patchwright.engine.base import Engine
-from patchwright.errors import EngineBusy, EngineError, InfraError
-from patchwright.gateway.history import History, Match, digest
-from patchwright.gateway.wire import ChatRequest, Reply, message_json, parse_request, request_sampling
-from patchwright.render import Renderer
+from patchwright.errors import ConfigError, EngineBusy, EngineError, InfraError
+from patchwright.gateway.chat import ChatFormat
+from patchwright.gateway.history import Policy
+from patchwright.gateway.record import Ahead, Record
+from patchwright.gateway.wire import (
+    BadRequest,
+    ChatRequest,
+    Format,
+    Json,
+    Reply,
+    message_json,
+    request_sampling,
+)
+from patchwright.render import Parsed, Renderer
 from patchwright.types import Completion, Endpoint, Finish, Sampling, Turn
 
-__all__ = ["Call", "Session", "Stopped"]
+__all__ = ["Budget", "Call", "Session", "Stopped"]
 
 _BUSY_WAITS = (0.05, 0.2, 0.8, 2.0)
 """Seconds before the tries after a full queue; then the client is told to come back."""
@@ -30,9 +39,31 @@ _BUSY_WAITS = (0.05, 0.2, 0.8, 2.0)
 _KEPT_CALLS = 8
 """Answered calls a retry can still find; each holds its whole request, and a retry comes soon."""
 
+_KEPT_THREADS = 64
+"""Answers that a client can go on from by their id alone; Codex and others send the whole conversation."""
+
+_MOST_FAILURES = 3
+"""Engine failures in a row after which the session stops: clients retry each for minutes."""
+
+_CHAT = ChatFormat()
+
 
 class Stopped(Exception):
-    """The session answers no more: its context is full, or it is closed."""
+    """The session answers no more: closed, its context full, its budget used up, or its engine broken."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """What a session may use, side calls with it. Example: `Budget(calls=50, tokens=100_000)`"""
+
+    calls: int | None = None
+    """Replies; None: as many as are asked for."""
+    tokens: int | None = None
+    """Sampled tokens; a reply that would go over it is cut there."""
+
+    def __post_init__(self) -> None:
+        if min(self.calls or 1, self.tokens or 1) < 1 or 0 in (self.calls, self.tokens):
+            raise ConfigError("a budget of model calls or tokens must be at least 1")
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -43,6 +74,7 @@ class Call:
     number: int
     """Replies asked of the session before this call."""
     request: ChatRequest
+    format: Format
     stop: tuple[str, ...]
     """Strings that end the reply: the session's and the request's."""
     started: float = field(default_factory=time.time)
@@ -57,11 +89,7 @@ class Call:
 
 
 class Session:
-    """The conversation trees of one rollout. Made by `Gateway.session`.
-
-    A request continues the recorded turn whose messages it extends: the ids sampled there stay as they
-    are and only what is new is rendered. A request that continues nothing starts a chain.
-    """
+    """The model calls of one rollout. Made by `Gateway.session`; `Record` holds what they said."""
 
     def __init__(
         self,
@@ -72,59 +100,50 @@ class Session:
         id: str,
         sampling: Sampling,
         pinned: bool = True,
+        budget: Budget | None = None,
+        history: Policy = "splice",
         on_turn: Callable[[Turn], None] | None = None,
         on_close: Callable[[], object] = lambda: None,
     ) -> None:
         self.id = id
         self.endpoint = endpoint
         self.stopped = ""
-        """`context_full` or `closed` once the session has given the stop signal, else empty."""
+        """Why the session has given the stop signal, else empty: `context_full` (shorter requests are still
+        answered), `budget`, `engine_failed` or `closed`."""
         self._engine = engine
         self._renderer = renderer
         self._sampling = sampling
         self._pinned = pinned
-        self._on_turn = on_turn
+        self._budget = budget or Budget()
         self._on_close = on_close
-        self._history = History()
+        self._record = Record(renderer, history=history, on_turn=on_turn)
         self._calls: dict[bytes, Call] = {}
         self._failures: dict[bytes, InfraError] = {}
+        self._failed = 0
         self._count = 0
-        self._turns: list[Turn] = []
-        self._kinds: list[bytes] = []
-        self._conversations: dict[bytes, list[dict[str, Any]]] = {}
+        self._sampled = 0
+        self._threads: dict[str, list[Json]] = {}
 
     # --- the record ---------------------------------------------------------------------------
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """Every call recorded so far.
-
-        Calls whose tools or system prompt are not those of the main conversation (titles, summaries) have
-        `train=False`; the main conversation is the one with the most tokens.
-        """
-        main = self._main_kind()
-        pairs = zip(self._turns, self._kinds, strict=True)
-        return tuple(turn if kind == main else replace(turn, train=False) for turn, kind in pairs)
+        """Every call recorded so far; side calls have `train=False`. See `Record.turns`."""
+        return self._record.turns
 
     @property
     def messages(self) -> tuple[Mapping[str, Any], ...]:
         """The main conversation as the agent last sent it, and the reply."""
-        return tuple(self._conversations.get(self._main_kind(), ()))
+        return self._record.messages
 
     @property
     def failure(self) -> InfraError | None:
         """An engine failure that no retry of the same request has mended: the rollout is void."""
         return next(iter(self._failures.values()), None)
 
-    def _main_kind(self) -> bytes:
-        tokens: dict[bytes, int] = defaultdict(int)
-        for turn, kind in zip(self._turns, self._kinds, strict=True):
-            tokens[kind] += len(turn.prompt_ids) + len(turn.completion_ids)
-        return max(tokens, key=lambda kind: tokens[kind], default=b"")
-
     # --- calls --------------------------------------------------------------------------------
 
-    def call(self, body: bytes, *, retried: bool = False) -> Call:
+    def call(self, body: bytes, format: Format = _CHAT, *, retried: bool = False) -> Call:
         """Start the call of a request body, or find it again.
 
         The same body is the same call while that is in flight, when the client says it retries, and when
@@ -136,11 +155,13 @@ class Session:
         known = self._calls.get(key)
         if known is not None and (retried or not known.task.done() or not known.delivered):
             return known
-        request, number = parse_request(body), self._count
+        self._check_budget()
+        request, number = format.parse(body, self._threads.get), self._count
         call = Call(
             id=f"chatcmpl-{self.id}-{number}",
             number=number,
             request=request,
+            format=format,
             stop=(*self._sampling.stop, *request.stop),
         )
         self._count += request.n
@@ -149,6 +170,11 @@ class Session:
         self._calls[key] = call
         self._forget()
         return call
+
+    def tokens(self, body: bytes, format: Format) -> int:
+        """How many tokens the prompt of a request has, rendered anew. Raises BadRequest or AgentError."""
+        request = format.parse(body, self._threads.get)
+        return len(self._renderer.render(request.messages, request.tools))
 
     async def close(self) -> None:
         """Abort what is in flight; later requests get the stop signal. Closing twice is allowed."""
@@ -159,6 +185,19 @@ class Session:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _check_budget(self) -> None:
+        """Raises Stopped when there is nothing left to answer with."""
+        budget = self._budget
+        if self._failed >= _MOST_FAILURES:
+            self.stopped = "engine_failed"
+            raise Stopped("the model has failed several times in a row; this attempt is over")
+        if budget.calls is not None and self._count >= budget.calls:
+            self.stopped = "budget"
+            raise Stopped(f"the budget of {budget.calls} model calls is used up")
+        if budget.tokens is not None and self._sampled >= budget.tokens:
+            self.stopped = "budget"
+            raise Stopped(f"the budget of {budget.tokens} sampled tokens is used up")
 
     def _forget(self) -> None:
         done = [key for key, call in self._calls.items() if call.task.done()]
@@ -177,23 +216,27 @@ class Session:
             replies = await self._sample(call)
         except InfraError as error:
             self._failures[key] = error
+            self._failed += not isinstance(error, EngineBusy)
             raise
         self._failures.pop(key, None)
+        self._failed = 0
         return replies
 
     async def _sample(self, call: Call) -> tuple[Reply, ...]:
-        request = call.request
-        match = self._history.match(request.messages, request.tools)
-        parent, before, new_ids = self._prompt(request, match)
-        prompt = [*before, *new_ids]
-        if len(prompt) >= self._engine.max_context:
-            raise self._context_full(len(prompt))
-        replies = []
-        for index, completion in enumerate(await self._completions(prompt, call)):
-            turn = self._turn(parent, new_ids, completion, call.started)
-            replies.append(self._reply(call, index, turn, completion, len(prompt)))
-            self._record(request, match, turn, replies[-1])
-        return tuple(replies)
+        ahead = self._ahead(call.request)
+        if len(ahead.prompt) >= self._engine.max_context:
+            raise self._context_full(len(ahead.prompt))
+        completions = await self._completions(ahead.prompt, call)
+        return tuple(self._said(call, ahead, index, one) for index, one in enumerate(completions))
+
+    def _ahead(self, request: ChatRequest) -> Ahead:
+        if request.prompt is None:
+            return self._record.ahead(request.messages, request.tools)
+        if isinstance(request.prompt, str):
+            return self._record.alone(self._renderer.encode(request.prompt))
+        if max(request.prompt) >= self._renderer.vocab_size:
+            raise BadRequest(f"`prompt` has token {max(request.prompt)}, which the model does not know")
+        return self._record.alone(request.prompt)
 
     async def _completions(self, prompt: list[int], call: Call) -> list[Completion]:
         """As many as the request asks for, or none: the first failure ends the others."""
@@ -213,31 +256,14 @@ class Session:
             raise self._context_full(len(prompt))
         return completion
 
-    def _prompt(self, request: ChatRequest, match: Match) -> tuple[int | None, list[int], list[int]]:
-        """The turn continued, its ids, and the ids after them; (None, [], all ids) for a new chain."""
-        if match.turn is not None:
-            before = self._ids_before(match.turn)
-            reply_ids = self._turns[match.turn].completion_ids
-            new_messages = request.messages[match.known :]
-            extension = self._renderer.extend(before, reply_ids, new_messages, request.tools)
-            if extension is not None:
-                return match.turn, [*before, *reply_ids], extension
-        return None, [], self._renderer.render(request.messages, request.tools)
-
-    def _ids_before(self, turn: int) -> list[int]:
-        """The whole prompt of a turn: its chain's ids, less its own completion."""
-        chain: list[Sequence[int]] = [self._turns[turn].prompt_ids]
-        parent = self._turns[turn].parent
-        while parent is not None:
-            chain += [self._turns[parent].completion_ids, self._turns[parent].prompt_ids]
-            parent = self._turns[parent].parent
-        return [token for ids in reversed(chain) for token in ids]
-
     def _sampling_of(self, call: Call) -> Sampling:
         """A session's seed is moved on by every reply, so that an equal request samples anew."""
         sampling = request_sampling(call.request, self._sampling, pinned=self._pinned)
         stop_ids = tuple(sorted({*sampling.stop_ids, *self._renderer.stop_ids}))
-        return _moved(replace(sampling, stop_ids=stop_ids), call.number)
+        most = sampling.max_tokens
+        if self._budget.tokens is not None:
+            most = min(most, max(1, (self._budget.tokens - self._sampled) // call.request.n))
+        return _moved(replace(sampling, stop_ids=stop_ids, max_tokens=most), call.number)
 
     async def _generate(self, prompt: list[int], sampling: Sampling, call: Call) -> Completion:
         def on_tokens(ids: Sequence[int]) -> None:
@@ -257,47 +283,43 @@ class Session:
         limit = self._engine.max_context
         return Stopped(f"the context is full: the prompt has {tokens} tokens and the model takes {limit}")
 
-    def _turn(self, parent: int | None, new_ids: list[int], completion: Completion, started: float) -> Turn:
-        return Turn(
-            id=len(self._turns),
-            parent=parent,
-            prompt_ids=tuple(new_ids),
-            completion_ids=completion.token_ids,
-            logprobs=completion.logprobs,
-            version=completion.version,
-            versions=completion.versions,
-            finish=completion.finish,
-            text=self._renderer.decode(completion.token_ids),
-            started=started,
-            seconds=time.time() - started,
+    def _said(self, call: Call, ahead: Ahead, index: int, completion: Completion) -> Reply:
+        """Take a completion apart for the agent and record it."""
+        ids, request = completion.token_ids, call.request
+        raw = request.prompt is not None
+        parsed = (
+            Parsed(content=self._renderer.decode(ids)) if raw else self._renderer.parse(ids, request.tools)
         )
-
-    def _reply(self, call: Call, index: int, turn: Turn, completion: Completion, prompt_tokens: int) -> Reply:
-        parsed = self._renderer.parse(turn.completion_ids, call.request.tools)
-        return Reply(
+        content = cut(parsed.content, call.stop)
+        reply = Reply(
             id=call.id,
             created=int(call.started),
             model=self.endpoint.model,
             index=index,
-            content=cut(parsed.content, call.stop),
+            content=content,
             reasoning=parsed.reasoning,
             tool_calls=parsed.tool_calls,
-            finish=turn.finish,
-            prompt_tokens=prompt_tokens,
-            completion_tokens=len(turn.completion_ids),
+            finish=completion.finish,
+            stopped_by=next(
+                (stop for stop in call.stop if parsed.content.startswith(stop, len(content))), ""
+            ),
+            logprobs=self._logprobs(completion) if request.logprobs else (),
+            prompt_tokens=len(ahead.prompt),
+            completion_tokens=len(completion.token_ids),
             cached_tokens=completion.cached,
         )
-
-    def _record(self, request: ChatRequest, match: Match, turn: Turn, reply: Reply) -> None:
         message = message_json(reply)
-        system = [message for message in request.messages[:1] if message["role"] == "system"]
-        kind = digest(b"", [request.tools or [], [first["content"] for first in system]])
-        self._history.record(match, message, turn.id)
-        self._turns.append(turn)
-        self._kinds.append(kind)
-        self._conversations[kind] = [*request.messages, message]
-        if self._on_turn is not None:
-            self._on_turn(turn)
+        self._record.add(ahead, completion, message, parsed.tool_calls, call.started)
+        self._sampled += len(ids)
+        if request.thread is not None:
+            self._threads[call.id] = [*request.thread, message]
+            while len(self._threads) > _KEPT_THREADS:
+                del self._threads[next(iter(self._threads))]
+        return reply
+
+    def _logprobs(self, completion: Completion) -> tuple[tuple[str, float], ...]:
+        texts = (self._renderer.decode([token]) for token in completion.token_ids)
+        return tuple(zip(texts, completion.logprobs, strict=False))
 
 
 def _moved(sampling: Sampling, by: int) -> Sampling:

@@ -1,7 +1,7 @@
-"""Server-sent events: a call's tokens as they are sampled, in the OpenAI chunk form.
+"""Server-sent events: a call's tokens as they are sampled, in whatever format the client speaks.
 
-With tools a reply can only be taken apart when it is whole, so it is replayed at the end, with
-keep-alive comments meanwhile.
+With tools a reply can only be taken apart when it is whole, so it is replayed at the end, and meanwhile
+the stream is kept alive. So are several choices, one after the other.
 """
 
 from __future__ import annotations
@@ -9,71 +9,62 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from patchwright.errors import AgentError, InfraError
 from patchwright.gateway.session import Call, Stopped, cut
-from patchwright.gateway.wire import (
-    Reply,
-    calls_delta,
-    chunk_json,
-    dumps,
-    error_json,
-    usage_chunk_json,
-)
-from patchwright.render import Renderer
+from patchwright.gateway.wire import Reply, Writer
+from patchwright.render import Parsed, Renderer
 
 __all__ = ["stream"]
 
-_KEEP_ALIVE = 10.0
-"""Seconds of silence before a comment is sent."""
 _PACE = 0.03
-"""Least seconds between two chunks of one reply."""
+"""Least seconds between two pieces of one reply."""
 
 
-async def stream(call: Call, renderer: Renderer, model: str, request: Request) -> Response:
-    """The streaming response of a call. A failure before the first token is raised, as without streaming."""
+async def stream(call: Call, renderer: Renderer, model: str, request: Request, keep_alive: float) -> Response:
+    """The streaming response of a call. A failure before the first token is raised, as without streaming.
+
+    After `keep_alive` seconds of silence the client is told to go on waiting.
+    """
     waiter = asyncio.create_task(call.grew.wait())
-    await asyncio.wait({waiter, call.task}, timeout=_KEEP_ALIVE, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({waiter, call.task}, timeout=keep_alive, return_when=asyncio.FIRST_COMPLETED)
     waiter.cancel()
     if call.task.done():
         await call.task
-    return StreamingResponse(_events(call, renderer, model, request), media_type="text/event-stream")
+    writer = call.format.writer(call.request, Reply(id=call.id, created=int(call.started), model=model))
+    events = _events(call, renderer, writer, request, keep_alive)
+    return StreamingResponse(events, media_type="text/event-stream")
 
 
-async def _events(call: Call, renderer: Renderer, model: str, request: Request) -> AsyncIterator[bytes]:
-    text = _Text(renderer, call.stop)
-    head = Reply(id=call.id, created=int(call.started), model=model)
-    live = call.request.tools is None
-    yield _event(chunk_json(head, {"role": "assistant", "content": ""}))
+async def _events(
+    call: Call, renderer: Renderer, writer: Writer, request: Request, keep_alive: float
+) -> AsyncIterator[bytes]:
+    asked = call.request
+    text = _Text(renderer, writer, call.stop, raw=asked.prompt is not None)
+    live = asked.tools is None and asked.n == 1
+    yield writer.start()
     while not call.task.done():
-        if not await _grown(call):
-            yield b": keep-alive\n\n"
+        if not await _grown(call, keep_alive):
+            yield writer.silence
         elif live and not call.task.done():
-            for delta in text.deltas(call.ids):
-                yield _event(chunk_json(head, delta))
+            yield text.more(call.ids)
             await asyncio.sleep(_PACE)
     try:
-        (reply,) = await call.task
+        replies = await call.task
     except (asyncio.CancelledError, AgentError, InfraError, Stopped) as error:
-        yield _event(error_json(str(error) or "the session is closed", "server_error"))
+        yield writer.fail(str(error) or "the session is closed", "server_error")
         return
-    for delta in text.rest(reply):
-        yield _event(chunk_json(reply, delta))
-    yield _event(chunk_json(reply, {}, last=True))
-    if call.request.include_usage:
-        yield _event(usage_chunk_json(reply))
-    yield b"data: [DONE]\n\n"
+    yield text.rest(replies[0]) + writer.end(replies)
     call.delivered = not await request.is_disconnected()
 
 
-async def _grown(call: Call) -> bool:
+async def _grown(call: Call, keep_alive: float) -> bool:
     """Wait for tokens or the end; False when nothing came for a while."""
     try:
-        async with asyncio.timeout(_KEEP_ALIVE):
+        async with asyncio.timeout(keep_alive):
             await call.grew.wait()
     except TimeoutError:
         return False
@@ -86,13 +77,16 @@ class _Text:
     """What was sent of a reply, and what may be sent of it next."""
 
     renderer: Renderer
+    writer: Writer
     stops: Sequence[str]
+    raw: bool
+    """The completion is text, with no thinking in it."""
     content: str = ""
     reasoning: str = ""
 
-    def deltas(self, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """Deltas for a reply still growing; what may yet change is held back."""
-        parsed = self.renderer.parse(ids)
+    def more(self, ids: Sequence[int]) -> bytes:
+        """What a reply that is still growing has for sure; what may yet change is held back."""
+        parsed = Parsed(content=self.renderer.decode(ids)) if self.raw else self.renderer.parse(ids)
         content = cut(parsed.content, self.stops)
         if "<think>".startswith(content.strip()):
             content = ""
@@ -100,26 +94,21 @@ class _Text:
         content = content[: len(content) - held] if held else content
         return self._advance(_settled(content), _settled(parsed.reasoning))
 
-    def rest(self, reply: Reply) -> list[dict[str, Any]]:
-        """Deltas that complete the reply."""
-        deltas = self._advance(reply.content, reply.reasoning)
-        return [*deltas, calls_delta(reply)] if reply.tool_calls else deltas
+    def rest(self, reply: Reply) -> bytes:
+        """What completes the text of a reply."""
+        return self._advance(reply.content, reply.reasoning)
 
-    def _advance(self, content: str, reasoning: str) -> list[dict[str, Any]]:
-        deltas = []
+    def _advance(self, content: str, reasoning: str) -> bytes:
+        parts = []
         if len(reasoning) > len(self.reasoning) and reasoning.startswith(self.reasoning):
-            deltas.append({"reasoning_content": reasoning[len(self.reasoning) :]})
+            parts.append(self.writer.reasoning(reasoning[len(self.reasoning) :]))
             self.reasoning = reasoning
         if len(content) > len(self.content) and content.startswith(self.content):
-            deltas.append({"content": content[len(self.content) :]})
+            parts.append(self.writer.content(content[len(self.content) :]))
             self.content = content
-        return deltas
+        return b"".join(parts)
 
 
 def _settled(text: str) -> str:
     """Text without an unfinished character or trailing blanks, which the final parse may drop."""
     return text.rstrip("\ufffd").rstrip()
-
-
-def _event(data: dict[str, Any]) -> bytes:
-    return b"data: " + dumps(data) + b"\n\n"

@@ -1,4 +1,6 @@
-"""The OpenAI chat wire format: request bytes to a `ChatRequest`, a `Reply` to response objects.
+"""What every wire format shares: the request and the reply in between, and the pieces they are made of.
+
+    chat.py, completions.py, responses.py, messages.py --ChatRequest--> session.py --Reply--> back again
 
 Pure functions. What a client sends is untrusted; whatever cannot be served raises BadRequest with one
 sentence that the client gets to see.
@@ -8,9 +10,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from patchwright.render import ToolCall
 from patchwright.types import Finish, Sampling
@@ -18,21 +20,26 @@ from patchwright.types import Finish, Sampling
 __all__ = [
     "BadRequest",
     "ChatRequest",
+    "Format",
     "Reply",
-    "calls_delta",
-    "chunk_json",
+    "Writer",
+    "calls_json",
+    "check_message",
     "dumps",
-    "error_json",
+    "event",
+    "joined_text",
     "message_json",
-    "parse_request",
-    "reply_json",
+    "number",
+    "plain_id",
+    "read_json",
     "request_sampling",
-    "usage_chunk_json",
+    "stop_strings",
 ]
 
 Json = dict[str, Any]
-_ROLES = ("system", "developer", "user", "assistant", "tool")
-_MAX_CHOICES = 128
+Recall = Callable[[str], "list[Json] | None"]
+"""The conversation up to and including an answer, by the answer's `Reply.id`."""
+ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 class BadRequest(Exception):
@@ -41,24 +48,32 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatRequest:
-    """A chat completion request, checked.
+    """A request, checked, as OpenAI chat messages.
 
     Example: `ChatRequest(messages=[{"role": "user", "content": "hi"}], stop=("END",))`
     """
 
     messages: list[Json]
-    """Content is text (parts joined), never absent."""
+    """Content is text (parts joined), never absent. Empty when there is a `prompt`."""
+    prompt: str | list[int] | None = None
+    """Text or ids that are completed as they stand, without a chat template."""
     n: int = 1
     """Replies to sample, each from the same prompt."""
     tools: list[Json] | None = None
     stream: bool = False
     include_usage: bool = False
-    """Streaming only: end with a chunk that carries the usage."""
+    """Chat streams only: end with a chunk that carries the usage."""
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    logprobs: bool = False
+    """The answer is to have the log-probs of its tokens."""
+    thread: list[Json] | None = None
+    """Responses only: what a later request may continue by this answer's id; None: not to be remembered."""
+    sealed: bool = False
+    """Responses only: thinking is to be handed out in a form that the client sends back."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,40 +90,137 @@ class Reply:
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     finish: Finish = Finish.STOP
+    stopped_by: str = ""
+    """The stop string that ended it."""
+    logprobs: tuple[tuple[str, float], ...] = ()
+    """Text and log-prob of every token, if they were asked for."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
 
 
-# --- requests ---------------------------------------------------------------------------------
+class Writer(Protocol):
+    """Writes one answer as server-sent events. Thinking comes before text."""
+
+    @property
+    def silence(self) -> bytes:
+        """Sent while nothing is to be said, so that nobody hangs up."""
+        ...
+
+    def start(self) -> bytes:
+        """Before everything."""
+        ...
+
+    def reasoning(self, text: str) -> bytes:
+        """More of the thinking."""
+        ...
+
+    def content(self, text: str) -> bytes:
+        """More of the text."""
+        ...
+
+    def end(self, replies: Sequence[Reply]) -> bytes:
+        """What the answer has besides text and thinking (of the first reply), and how it ended."""
+        ...
+
+    def fail(self, message: str, kind: str) -> bytes:
+        """The end of an answer that does not come."""
+        ...
 
 
-def parse_request(body: bytes) -> ChatRequest:
-    """Check a request body. Unknown fields are ignored. Raises BadRequest."""
+class Format(Protocol):
+    """One wire format: requests in, answers out. It keeps nothing."""
+
+    def parse(self, body: bytes, recall: Recall) -> ChatRequest:
+        """Check a request body. Unknown fields are ignored. Raises BadRequest."""
+        ...
+
+    def whole(self, request: ChatRequest, replies: Sequence[Reply]) -> Json:
+        """The answer that is not streamed."""
+        ...
+
+    def writer(self, request: ChatRequest, head: Reply) -> Writer:
+        """The answer that is; `head` is the reply as far as it is known before sampling."""
+        ...
+
+    def error(self, message: str, kind: str) -> Json:
+        """The body of a refusal."""
+        ...
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def read_json(body: bytes) -> Json:
+    """The object that a body is. Raises BadRequest."""
     try:
         data = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
     if not isinstance(data, dict):
         raise BadRequest("the body must be a JSON object")
-    n = _number(data, "n", int, 1) or 1
-    if n > _MAX_CHOICES:
-        raise BadRequest(f"`n` must be at most {_MAX_CHOICES}")
-    if n > 1 and data.get("stream"):
-        raise BadRequest("`n` must be 1 in a stream: leave `stream` out, or send one request per sample")
-    options = data.get("stream_options")
-    return ChatRequest(
-        messages=_messages(data),
-        n=n,
-        tools=_tools(data),
-        stream=bool(data.get("stream")),
-        include_usage=isinstance(options, dict) and bool(options.get("include_usage")),
-        max_tokens=_max_tokens(data),
-        temperature=_number(data, "temperature", float, 0),
-        top_p=_number(data, "top_p", float, 0),
-        seed=_number(data, "seed", int),
-        stop=_stop(data),
-    )
+    return data
+
+
+def number(data: Json, key: str, kind: type[Any], least: float | None = None) -> Any:
+    """A number of the request, or None where there is none. Raises BadRequest."""
+    value = data.get(key)
+    if value is None:
+        return None
+    right = isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
+    if not right or not math.isfinite(value) or (least is not None and value < least):
+        bound = "" if least is None else f" of at least {least}"
+        raise BadRequest(f"`{key}` must be {'a number' if kind is float else 'an integer'}{bound}")
+    return value
+
+
+def stop_strings(data: Json, key: str) -> tuple[str, ...]:
+    """The strings that end a reply. Raises BadRequest."""
+    stop = data.get(key)
+    stops = [stop] if isinstance(stop, str) else stop or []
+    if not isinstance(stops, list) or not all(isinstance(item, str) and item for item in stops):
+        raise BadRequest(f"`{key}` must be a string or a list of strings")
+    return tuple(stops)
+
+
+def joined_text(content: Any, where: str) -> str:
+    """Content as one text: parts are joined, absent content is empty. Raises BadRequest."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
+        texts = [part.get("text") for part in content]
+        if all(isinstance(text, str) for text in texts):
+            return "".join(texts)
+    raise BadRequest(f"`{where}` must be text or a list of text parts; other parts are not supported")
+
+
+def check_message(message: Any, where: str) -> Json:
+    """A chat message with its content as text. Raises BadRequest."""
+    if not isinstance(message, dict):
+        raise BadRequest(f"`{where}` must be an object")
+    role = message.get("role")
+    if role not in ROLES:
+        raise BadRequest(f"`{where}.role` must be one of {', '.join(ROLES)}")
+    calls = message.get("tool_calls")
+    if calls is not None:
+        _check_calls(calls, f"{where}.tool_calls")
+    if role != "developer" and isinstance(message.get("content"), str):
+        return message  # a long history is made of these
+    content = joined_text(message.get("content"), f"{where}.content")
+    return {**message, "role": "system" if role == "developer" else role, "content": content}
+
+
+def _check_calls(calls: Any, where: str) -> None:
+    if not isinstance(calls, list):
+        raise BadRequest(f"`{where}` must be a list")
+    for call in calls:
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise BadRequest(f"`{where}` must hold function calls with a name")
+        if not isinstance(function.get("arguments", ""), str):
+            raise BadRequest(f"`{where}` must hold arguments as JSON text")
 
 
 def request_sampling(request: ChatRequest, base: Sampling, *, pinned: bool) -> Sampling:
@@ -128,157 +240,22 @@ def request_sampling(request: ChatRequest, base: Sampling, *, pinned: bool) -> S
     return replace(sampling, **{key: value for key, value in asked.items() if value is not None})  # type: ignore[arg-type]
 
 
-def _messages(data: Json) -> list[Json]:
-    messages = data.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise BadRequest("`messages` must be a list of at least one message")
-    return [_message(message, index) for index, message in enumerate(messages)]
-
-
-def _message(message: Any, index: int) -> Json:
-    if not isinstance(message, dict):
-        raise BadRequest(f"`messages[{index}]` must be an object")
-    role = message.get("role")
-    if role not in _ROLES:
-        raise BadRequest(f"`messages[{index}].role` must be one of {', '.join(_ROLES)}")
-    checked = {**message, "content": _text(message.get("content"), f"messages[{index}].content")}
-    if role == "developer":
-        checked["role"] = "system"
-    calls = message.get("tool_calls")
-    if calls is not None:
-        _check_calls(calls, f"messages[{index}].tool_calls")
-    return checked
-
-
-def _text(content: Any, where: str) -> str:
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
-        texts = [part.get("text") for part in content]
-        if all(isinstance(text, str) for text in texts):
-            return "".join(texts)
-    raise BadRequest(f"`{where}` must be text or a list of text parts; other parts are not supported")
-
-
-def _check_calls(calls: Any, where: str) -> None:
-    if not isinstance(calls, list):
-        raise BadRequest(f"`{where}` must be a list")
-    for call in calls:
-        function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise BadRequest(f"`{where}` must hold function calls with a name")
-        if not isinstance(function.get("arguments", ""), str):
-            raise BadRequest(f"`{where}` must hold arguments as JSON text")
-
-
-def _tools(data: Json) -> list[Json] | None:
-    tools = data.get("tools")
-    if tools is None or tools == []:
-        return None
-    if not isinstance(tools, list) or not all(
-        isinstance(tool, dict) and isinstance(tool.get("function"), dict) for tool in tools
-    ):
-        raise BadRequest("`tools` must be a list of function tools")
-    return tools
-
-
-def _max_tokens(data: Json) -> int | None:
-    given = [_number(data, key, int, 1) for key in ("max_tokens", "max_completion_tokens")]
-    return min((int(value) for value in given if value is not None), default=None)
-
-
-def _stop(data: Json) -> tuple[str, ...]:
-    stop = data.get("stop")
-    stops = [stop] if isinstance(stop, str) else stop or []
-    if not isinstance(stops, list) or not all(isinstance(item, str) and item for item in stops):
-        raise BadRequest("`stop` must be a string or a list of strings")
-    return tuple(stops)
-
-
-def _number(data: Json, key: str, kind: type[Any], least: float | None = None) -> Any:
-    value = data.get(key)
-    if value is None:
-        return None
-    right = isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
-    if not right or not math.isfinite(value) or (least is not None and value < least):
-        bound = "" if least is None else f" of at least {least}"
-        raise BadRequest(f"`{key}` must be {'a number' if kind is float else 'an integer'}{bound}")
-    return value
-
-
-# --- responses --------------------------------------------------------------------------------
-
-
-def reply_json(replies: Sequence[Reply]) -> Json:
-    """The `chat.completion` object of an answer's choices, at least one."""
-    choices = [
-        {
-            "index": reply.index,
-            "message": message_json(reply),
-            "finish_reason": _finish(reply),
-            "logprobs": None,
-        }
-        for reply in replies
-    ]
-    return {**_envelope(replies[0], "chat.completion"), "choices": choices, "usage": _usage(replies)}
+# --- writing ------------------------------------------------------------------------------------
 
 
 def message_json(reply: Reply) -> Json:
-    """The assistant's message of a choice."""
+    """The assistant's chat message of a choice."""
     message: Json = {"role": "assistant", "content": reply.content}
     if reply.reasoning:
         message["reasoning_content"] = reply.reasoning
     if reply.tool_calls:
-        message["tool_calls"] = _calls_json(reply)
+        message["tool_calls"] = calls_json(reply)
     return message
 
 
-def chunk_json(reply: Reply, delta: Json, *, last: bool = False) -> Json:
-    """One `chat.completion.chunk` object; the last one carries the finish reason."""
-    choice = {"index": 0, "delta": delta, "finish_reason": _finish(reply) if last else None}
-    return {**_envelope(reply, "chat.completion.chunk"), "choices": [choice]}
-
-
-def usage_chunk_json(reply: Reply) -> Json:
-    """The chunk after the last, asked for by `stream_options.include_usage`."""
-    return {**_envelope(reply, "chat.completion.chunk"), "choices": [], "usage": _usage([reply])}
-
-
-def calls_delta(reply: Reply) -> Json:
-    """The delta that carries every tool call whole."""
-    return {"tool_calls": [{"index": index, **call} for index, call in enumerate(_calls_json(reply))]}
-
-
-def _usage(replies: Sequence[Reply]) -> Json:
-    """Token counts: the whole prompt once, and all that was sampled."""
-    prompt, completion = replies[0].prompt_tokens, sum(reply.completion_tokens for reply in replies)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": replies[0].cached_tokens},
-    }
-
-
-def error_json(message: str, kind: str) -> Json:
-    """The error object of the OpenAI API."""
-    return {"error": {"message": message, "type": kind, "param": None, "code": None}}
-
-
-def dumps(data: Mapping[str, Any] | Sequence[Any]) -> bytes:
-    """Compact UTF-8 JSON; lone surrogates become `?`."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", "replace")
-
-
-def _envelope(reply: Reply, kind: str) -> Json:
-    return {"id": reply.id, "object": kind, "created": reply.created, "model": reply.model}
-
-
-def _calls_json(reply: Reply) -> list[Json]:
-    answer = reply.id.removeprefix("chatcmpl-") + (f"_{reply.index}" if reply.index else "")
+def calls_json(reply: Reply) -> list[Json]:
+    """The tool calls of a choice, under ids that no other call of the session has."""
+    answer = plain_id(reply) + (f"_{reply.index}" if reply.index else "")
     return [
         {
             "id": f"call_{answer}_{index}",
@@ -289,7 +266,18 @@ def _calls_json(reply: Reply) -> list[Json]:
     ]
 
 
-def _finish(reply: Reply) -> str:
-    if reply.finish is Finish.LENGTH:
-        return "length"
-    return "tool_calls" if reply.tool_calls else "stop"
+def plain_id(reply: Reply) -> str:
+    """An answer's id without the prefix of a format."""
+    return reply.id.removeprefix("chatcmpl-")
+
+
+def dumps(data: Mapping[str, Any] | Sequence[Any]) -> bytes:
+    """Compact UTF-8 JSON; lone surrogates become `?`."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace")
+
+
+def event(data: Mapping[str, Any], name: str = "") -> bytes:
+    """One server-sent event."""
+    head = f"event: {name}\n".encode() if name else b""
+    return head + b"data: " + dumps(data) + b"\n\n"

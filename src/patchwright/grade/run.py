@@ -6,6 +6,7 @@ No verdict here: `grade/rules.py` reads the log, `grade/tests.py` says what an e
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from patchwright.errors import SandboxError
@@ -112,8 +113,11 @@ async def _tested(box: Sandbox, task: Task, diff: Diff, said: str) -> Ran:
     )
 
 
-async def open_box(backend: SandboxBackend, task: Task) -> Sandbox:
-    """A fresh box with the task's repository in it and its setup done. Raises SandboxError."""
+async def open_box(
+    backend: SandboxBackend, task: Task, furnish: Callable[[BoxSpec], BoxSpec] = lambda spec: spec
+) -> Sandbox:
+    """A fresh box with the task's repository in it and its setup done; `furnish` says what it has besides.
+    Raises SandboxError."""
     spec = BoxSpec(
         image=task.image,
         workdir=task.workdir,
@@ -121,7 +125,7 @@ async def open_box(backend: SandboxBackend, task: Task) -> Sandbox:
         env=_ENV,
         limits=task.limits,
     )
-    box = await backend.open(spec)
+    box = await backend.open(furnish(spec))
     try:
         for command in task.setup:
             done = await box.exec(command, timeout=task.limits.test_seconds, cwd=task.workdir)

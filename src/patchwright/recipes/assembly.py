@@ -10,20 +10,23 @@ from pathlib import Path
 from pydantic import Field
 
 from patchwright.agent.base import Agent
-from patchwright.agent.bash import BashAgent, BashConfig
 from patchwright.config import Config
 from patchwright.engine.base import Engine
-from patchwright.engine.config import LocalEngineConfig
+from patchwright.engine.config import EngineConfig
 from patchwright.engine.process import ProcessEngine
 from patchwright.engine.scripted import ScriptedEngine
+from patchwright.engine.sglang import SglangEngine
+from patchwright.engine.vllm import VllmEngine
 from patchwright.errors import ConfigError
 from patchwright.fleet.client import PoolClient
 from patchwright.fleet.pool_api import DEFAULT_POOL_PORT
 from patchwright.fleet.remote import RemoteBackend
 from patchwright.fleet.tokens import POOL_TOKEN, config_folder, read_token, trust
+from patchwright.gateway.history import Policy
 from patchwright.gateway.server import Gateway
 from patchwright.grade.tests import Grader
 from patchwright.images.config import ImagesConfig
+from patchwright.recipes.agents import AgentConfig, open_agent
 from patchwright.recipes.image_boxes import ImageBackend
 from patchwright.render import Renderer
 from patchwright.rollout.rollout import Line
@@ -76,12 +79,16 @@ class LineConfig(Config):
 
     sandbox: SandboxConfig = SandboxConfig()
     """The boxes."""
-    agent: BashConfig = BashConfig()
-    """The bash agent."""
-    engine: LocalEngineConfig = LocalEngineConfig()
-    """The local engine."""
+    agent: AgentConfig = AgentConfig()
+    """Who works on the tasks."""
+    engine: EngineConfig = EngineConfig()
+    """The engine: local, or a server's."""
     sampling: SamplingConfig = SamplingConfig()
     """How the policy samples."""
+    history: Policy = "splice"
+    """A reply that comes back from the agent changed in form only (thinking dropped, arguments written
+    differently): the model keeps what it sampled (`splice`), or sees the agent's version in a chain of its
+    own (`fork`)."""
     concurrency: int = 32
     """Attempts in flight at once."""
     retries: int = 2
@@ -120,31 +127,35 @@ def _backend(config: SandboxConfig) -> SandboxBackend:
 
 
 @asynccontextmanager
-async def open_agent(config: BashConfig) -> AsyncIterator[BashAgent]:
-    """The bash agent, its connections closed at the end."""
-    agent = BashAgent(config)
-    try:
-        yield agent
-    finally:
-        await agent.close()
-
-
-@asynccontextmanager
-async def open_engine(model: Path, config: LocalEngineConfig) -> AsyncIterator[ProcessEngine]:
-    """The local engine on a model folder, in its own process. Raises ConfigError or EngineError."""
-    engine = await asyncio.to_thread(ProcessEngine, model, config=config)  # loading takes seconds
+async def open_engine(model: Path, config: EngineConfig) -> AsyncIterator[Engine]:
+    """The engine on a model folder: the local one in its own process, or a server that has the same model.
+    Raises ConfigError or EngineError."""
+    engine = await _engine(model, config)
     try:
         yield engine
     finally:
         await engine.close()
 
 
+async def _engine(model: Path, config: EngineConfig) -> Engine:
+    if config.use == "vllm":
+        return await VllmEngine.connect(config)
+    if config.use == "sglang":
+        return await SglangEngine.connect(config)
+    return await asyncio.to_thread(ProcessEngine, model, config=config)  # loading takes seconds
+
+
 @asynccontextmanager
 async def open_line(
-    backend: SandboxBackend, agent: Agent, engine: Engine, renderer: Renderer
+    backend: SandboxBackend,
+    agent: Agent,
+    engine: Engine,
+    renderer: Renderer,
+    *,
+    history: Policy = "splice",
 ) -> AsyncIterator[Line]:
     """The line over an engine, through a gateway of its own."""
-    async with Gateway(engine, renderer) as gateway:
+    async with Gateway(engine, renderer, history=history) as gateway:
         yield Line(backend=backend, agent=agent, model=gateway, grade=Grader(backend, skip_empty=True))
 
 
@@ -166,4 +177,6 @@ async def assemble(config: LineConfig, model: Path | Endpoint) -> AsyncIterator[
             yield Line(backend=backend, agent=agent, model=model, grade=Grader(backend, skip_empty=True))
             return
         engine = await stack.enter_async_context(open_engine(model, config.engine))
-        yield await stack.enter_async_context(open_line(backend, agent, engine, Renderer.load(str(model))))
+        renderer = Renderer.load(str(model))
+        line = open_line(backend, agent, engine, renderer, history=config.history)
+        yield await stack.enter_async_context(line)

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.table import Table
 
@@ -21,8 +21,12 @@ from patchwright.train.config import ModelConfig
 from patchwright.train.tokenizer import save_tokenizer, train_tokenizer
 from patchwright.train.worker import create_model
 
+if TYPE_CHECKING:
+    from patchwright.gateway.bench import GatewayCost
+
 __all__ = [
     "engine_table",
+    "gateway_cost",
     "gateway_table",
     "idle_megabytes",
     "sandbox_table",
@@ -50,14 +54,25 @@ async def engine_table(model: Path | None) -> Table:
     return table
 
 
-async def gateway_table(model: Path | None) -> Table:
-    """CPU milliseconds per turn of the gateway, with and without HTTP."""
+async def gateway_cost(model: Path | None, *, history_tokens: int, sessions: int) -> GatewayCost:
+    """What the gateway costs with a model folder's chat format, or the quickstart's. See `bench_gateway`."""
     from patchwright.gateway.bench import bench_gateway
 
-    async with _model_or_scratch(model) as folder:
-        cost = await bench_gateway(Renderer.load(str(folder)))
-    table = _table("gateway: CPU ms per turn", "turns", "recording", "over HTTP, client included")
-    table.add_row(str(cost.turns), f"{cost.record_ms:.2f}", f"{cost.http_ms:.2f}")
+    with tempfile.TemporaryDirectory() as scratch:
+        if model is None:
+            save_tokenizer(train_tokenizer([]), Path(scratch), chat_template=CHATML)
+        renderer = Renderer.load(str(model or scratch))
+    return await bench_gateway(renderer, history_tokens=history_tokens, sessions=sessions)
+
+
+def gateway_table(cost: GatewayCost) -> Table:
+    """CPU time of a turn with and without HTTP, and what many sessions at once cost."""
+    title = f"gateway: {cost.history_tokens:,} tokens of history, then {cost.sessions:,} sessions at once"
+    table = _table(title, "CPU ms of a turn", "p50", "p99")
+    table.add_row("recording", f"{cost.record_p50_ms:.2f}", f"{cost.record_p99_ms:.2f}")
+    table.add_row("over HTTP, client included", f"{cost.http_p50_ms:.2f}", f"{cost.http_p99_ms:.2f}")
+    table.add_row("turns per CPU-second, clients included", f"{cost.turns_per_second:,.0f}", "")
+    table.add_row("kB held by a session", f"{cost.session_kb:.0f}", "")
     return table
 
 

@@ -14,9 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from patchwright.agent.base import Agent
-from patchwright.agent.bash import BashAgent
-from patchwright.agent.check import BUSY, STOP, Script, check_agent
+from patchwright.agent.check import BUSY, STOP, Script
 from patchwright.config import load_config, pick
 from patchwright.engine.base import Engine
 from patchwright.engine.check import check_engine
@@ -29,7 +27,7 @@ from patchwright.sandbox.check import check_sandbox
 from patchwright.sandbox.select import open_backend
 from patchwright.types import CheckResult, Endpoint, Weights
 
-__all__ = ["agent_conformance", "engine_conformance", "sandbox_conformance"]
+__all__ = ["engine_conformance", "sandbox_conformance", "scripted_endpoint"]
 
 _RUNNING, _QUEUE = 4, 4
 """A small queue, so that the check of a full one takes few requests."""
@@ -70,16 +68,6 @@ async def engine_conformance(use: str) -> list[CheckResult]:
     return await check_engine(
         engine, encode, weights=Weights(version=1, path=use), busy_after=_RUNNING + _QUEUE
     )
-
-
-async def agent_conformance(use: str, sandbox: str, *, image: str | None = None) -> list[CheckResult]:
-    """Check an agent (`bash`, or `module:Class` called without arguments) in boxes of a backend."""
-    agent = cast(Agent, _own(use, {"bash": BashAgent}, "agent"))
-    backend = _sandbox(sandbox, image)
-    try:
-        return await check_agent(agent, backend, scripted_endpoint)
-    finally:
-        await backend.close()
 
 
 def _own(use: str, registry: Mapping[str, Any], key: str) -> Any:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -20,6 +20,17 @@ from rich.table import Table
 
 _PLAIN_EVERY = 5.0
 """Seconds between two lines of one stage when nobody watches a terminal."""
+
+
+class _Bars(Progress):
+    """Bars, and below them what a stage wants to be seen."""
+
+    below: Table | None = None
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        if self.below is not None:
+            yield self.below
 
 
 class Stage:
@@ -40,6 +51,10 @@ class Stage:
         self.text = text
         self._view.draw(self)
 
+    def below(self, table: Table | None) -> None:
+        """Show a table under the bar, on a terminal, while the stage runs."""
+        self._view.put_below(table)
+
     @property
     def rate(self) -> str:
         """Done per second since the stage began."""
@@ -52,7 +67,7 @@ class View:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
-        self._live: Progress | None = None
+        self._live: _Bars | None = None
         self._bar: TaskID | None = None
         self._last = 0.0
 
@@ -66,6 +81,7 @@ class View:
                 self._bar = live.add_task(name, total=total, completed=done, text="", rate="")
                 yield stage
                 self.draw(stage)
+                live.below = None
             self._live = None
         else:
             self._last = 0.0
@@ -78,6 +94,11 @@ class View:
             self._live.update(self._bar, completed=stage.done, text=stage.text, rate=stage.rate)
         elif time.monotonic() - self._last > _PLAIN_EVERY:
             self._plain(stage)
+
+    def put_below(self, table: Table | None) -> None:
+        """Put a table under the bar; nothing where nobody watches a terminal."""
+        if self._live is not None:
+            self._live.below = table
 
     def say(self, text: str) -> None:
         """One line that stays."""
@@ -93,8 +114,8 @@ class View:
             f"{stage.name}: {stage.done}/{stage.total} {stage.rate} {stage.text}".rstrip(), highlight=False
         )
 
-    def _progress(self) -> Progress:
-        return Progress(
+    def _progress(self) -> _Bars:
+        return _Bars(
             SpinnerColumn(),
             TextColumn("{task.description:<10}"),
             BarColumn(bar_width=24),

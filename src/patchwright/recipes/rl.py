@@ -21,7 +21,8 @@ from patchwright.config import Config
 from patchwright.engine.base import Engine
 from patchwright.errors import EngineError
 from patchwright.metrics import Metrics
-from patchwright.recipes.assembly import LineConfig, open_agent, open_boxes, open_engine, open_line
+from patchwright.recipes.agents import open_agent
+from patchwright.recipes.assembly import LineConfig, open_boxes, open_engine, open_line
 from patchwright.recipes.progress import Stage, View
 from patchwright.recipes.task_import import benchmark_tasks
 from patchwright.render import Renderer
@@ -250,7 +251,9 @@ async def run_rl(
         agent = await stack.enter_async_context(open_agent(line_config.agent))
         backend = await stack.enter_async_context(open_boxes(line_config.sandbox))
         engine = await stack.enter_async_context(open_engine(model, line_config.engine))
-        line = await stack.enter_async_context(open_line(backend, agent, engine, Renderer.load(str(model))))
+        renderer = Renderer.load(str(model))
+        opened = open_line(backend, agent, engine, renderer, history=line_config.history)
+        line = await stack.enter_async_context(opened)
         trainer = await stack.enter_async_context(TrainerProcess(model, config.train))
         start = Weights(version=0, path=str(model))
         return await train_rl(line, engine, trainer, run, chosen, config, line_config, start=start, view=view)

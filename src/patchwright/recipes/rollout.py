@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
-from patchwright.recipes.assembly import LineConfig, assemble, open_agent, open_boxes, open_expert_line
+from patchwright.recipes.agents import open_agent
+from patchwright.recipes.artefacts import keep_files, safe_name
+from patchwright.recipes.assembly import LineConfig, assemble, open_boxes, open_expert_line
 from patchwright.recipes.evaluate import Result, evaluate, result
 from patchwright.recipes.experts import Experts
 from patchwright.recipes.progress import View
@@ -28,7 +31,10 @@ async def run_rollout(
     name = str(model) if isinstance(model, Path) else model.base_url
     stored = {"line": config.model_dump(mode="json"), "tasks": str(tasks), "model": name, "samples": samples}
     with Run.create_or_open(folder, stored, may_change=("line.concurrency",)) as run:
-        async with assemble(config, model) as line:
+        async with assemble(config, model) as bare:
+            line = replace(
+                bare, keep=lambda name, left: keep_files(folder / "artefacts" / safe_name(name), left)
+            )
             found = await evaluate(line, run, chosen, config, stage=STAGE, samples=samples, view=view)
         run.write_summary({"stages": [{"name": STAGE, **found.record()}]})
         return found

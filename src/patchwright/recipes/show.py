@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -170,13 +170,24 @@ def _headline(trajectory: Trajectory, entry: Entry | None) -> Text:
         words += [f"stage {entry.stage} step {entry.step}", f"weights {entry.version}"]
     text.append("\n" + legible(", ".join(words)))
     text.append(f"\n{_tokens(trajectory.turns)}, {len(trajectory.steps)} commands")
+    text.append(_drift(trajectory.turns))
     return text
 
 
 def _tokens(turns: tuple[Turn, ...]) -> str:
     prompt = sum(len(turn.prompt_ids) for turn in turns)
     sampled = sum(len(turn.completion_ids) for turn in turns)
-    return f"{len(turns)} turns, {prompt} prompt tokens, {sampled} sampled tokens"
+    trained = sum(len(turn.completion_ids) for turn in turns if turn.train)
+    share = f" ({trained / (prompt + sampled):.1%} of all tokens train)" if sampled else ""
+    return f"{len(turns)} turns, {prompt} prompt tokens, {sampled} sampled tokens{share}"
+
+
+def _drift(turns: tuple[Turn, ...]) -> str:
+    """How often the agent departed from what was recorded, by kind; a line of its own, or nothing."""
+    kinds = Counter(kind for turn in turns for kind in turn.drift)
+    return (
+        "\ndrift: " + ", ".join(f"{legible(kind)} {kinds[kind]}" for kind in sorted(kinds)) if kinds else ""
+    )
 
 
 def _conversation(trajectory: Trajectory, limit: int) -> Iterator[Rule | Text]:
@@ -198,7 +209,7 @@ def _sampled(turn: Turn | None) -> str:
         return ""
     count = len(turn.completion_ids)
     mean = f", mean log-prob {sum(turn.logprobs) / count:.3f}" if count else ""
-    kept = "" if turn.train else ", not trained on"
+    kept = "".join(f", {legible(kind)}" for kind in turn.drift) + ("" if turn.train else ", not trained on")
     return f" (turn {turn.id}: {count} tokens{mean}, {turn.finish}, {turn.seconds:.1f} s{kept})"
 
 

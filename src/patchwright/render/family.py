@@ -102,12 +102,17 @@ def _families(tokenizer: ChatTokenizer) -> Iterator[Family]:
 
     base._populate_registry()
     for name in base.RENDERER_REGISTRY:
-        if name == "default":
+        if name == "default" or (name == "gpt-oss" and not _speaks_harmony(tokenizer)):
             continue
         with contextlib.suppress(Exception):  # a family says in its own way that this is not its tokenizer
             config = config_from_name(name)
             if config is not None:
                 yield create_renderer(tokenizer, _keep_thinking(config))
+
+
+def _speaks_harmony(tokenizer: ChatTokenizer) -> bool:
+    """That family fetches its vocabulary from the network before it looks at the tokenizer."""
+    return tokenizer.convert_tokens_to_ids("<|channel|>") not in (None, tokenizer.unk_token_id)
 
 
 def _keep_thinking(config: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 from patchwright.errors import AgentError
 from patchwright.render.family import Family, find_family
+from patchwright.render.formats import Format, find_format
 from patchwright.render.template import ChatTokenizer, read_json
 
 __all__ = ["Message", "Parsed", "Renderer", "ToolCall"]
@@ -22,6 +23,9 @@ Message = Mapping[str, Any]
 """An OpenAI chat message whose content is text."""
 
 _MARK = "\u2402reply\u2402"
+_TAIL = 256
+"""Last ids of a prompt that a family gets to see for a bridge. It looks for the generation prompt alone, a
+dozen ids, but walks all that it is given, at every turn."""
 _QUESTION = {"role": "user", "content": "x"}
 _ANSWER = {"role": "assistant", "content": _MARK}
 
@@ -33,6 +37,8 @@ class ToolCall:
     name: str
     arguments: str
     """A JSON object, as text."""
+    id: str = ""
+    """As the model wrote it (Kimi-K2: `functions.bash:0`), empty in formats without ids."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +70,8 @@ class Renderer:
         self._header = self._find_header()
         self.stop_ids = self._find_stop_ids(extra_stop_ids)
         """Ids that end a turn; the one the chat template writes comes first."""
+        self._closers = {*self.stop_ids, *self._find_closer()}
+        self._format: Format | None = self._family or find_format(tokenizer, self.stop_ids)
 
     @classmethod
     def load(cls, path: str) -> Renderer:
@@ -98,7 +106,7 @@ class Renderer:
             return self.encode(self._tokenizer.apply(safe, tools, add_generation_prompt=True))
         try:
             return list(self._family.render_ids(safe, tools=_list(tools), add_generation_prompt=True))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise AgentError(f"the chat template refuses this conversation: {error}") from None
 
     def extend(
@@ -118,15 +126,16 @@ class Renderer:
         safe = self._safe(new_messages)
         if self._family is None:
             return self._extend_by_template(completion_ids, safe, tools)
-        before = [*prompt_ids, *completion_ids]
+        prompt = list(prompt_ids[-_TAIL:])
+        before = [*prompt, *completion_ids]
         try:
             bridged = self._family.bridge_to_next_turn(
-                list(prompt_ids),
+                prompt,
                 list(completion_ids),
                 safe,
                 tools=_list(tools),
             )
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
         if bridged is None or bridged.token_ids[: len(before)] != before:
             return None
@@ -134,20 +143,21 @@ class Renderer:
 
     def parse(self, completion_ids: Sequence[int], tools: Sequence[Message] | None = None) -> Parsed:
         """A completion's text, thinking and tool calls. Malformed tool calls stay in the text."""
-        if self._family is None:
+        if self._format is None:
             return self._parse_text(completion_ids, tools)
-        found = self._family.parse_response(
+        found = self._format.parse_response(
             list(completion_ids),
             tools=_list(tools),
             prompt_ids=self._header,
         )
-        calls = [call for call in found.tool_calls if call.status == "ok" and call.name]
-        broken = [call.raw for call in found.tool_calls if call.status != "ok" or not call.name]
+        calls = [call for call in found.tool_calls if _usable(call)]
+        broken = [call.raw for call in found.tool_calls if not _usable(call)]
         return Parsed(
             content="\n".join(part for part in (found.content, *broken) if part),
             reasoning=found.reasoning_content or "",
             tool_calls=tuple(
-                ToolCall(name=call.name or "", arguments=_json(call.arguments)) for call in calls
+                ToolCall(name=call.name or "", arguments=_json(call.arguments), id=call.id or "")
+                for call in calls
             ),
         )
 
@@ -158,10 +168,10 @@ class Renderer:
     ) -> list[int] | None:
         suffix = self._suffix(messages, tools, add_generation_prompt=True)
         ids = [] if suffix is None else self.encode(suffix)
-        close = next((i for i, token in enumerate(ids) if token in self.stop_ids), None)
+        close = next((i for i, token in enumerate(ids) if token in self._closers), None)
         if close is None or self.decode(ids[:close]).strip():
             return None  # the template does not close the turn before it goes on
-        closed = bool(completion_ids) and completion_ids[-1] in self.stop_ids
+        closed = bool(completion_ids) and completion_ids[-1] in self._closers
         return ids[close + 1 :] if closed else ids[close:]
 
     def _suffix(
@@ -208,9 +218,21 @@ class Renderer:
         end = self._tokenizer.eos_token_id
         return tuple(dict.fromkeys([*closing, *family, *([] if end is None else [end]), *extra]))
 
+    def _find_closer(self) -> list[int]:
+        """The token the template writes after a reply, whoever speaks next (in harmony none that ends it)."""
+        nexts = [self._suffix(messages, None, add_generation_prompt=True) for messages in ([], [_QUESTION])]
+        first, second = (self.encode(text)[:1] if text else [] for text in nexts)
+        return first if first == second and not self.decode(first) else []
+
     def _safe(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         """Messages as templates want them: text content, arguments as objects, special tokens defused."""
         return [_for_template(message, self._tokenizer.defuse) for message in messages]
+
+
+def _usable(call: Any) -> bool:
+    """Well formed; a value that is not of the type the tool declares is for the tool to refuse."""
+    typed = call.status == "invalid_json" and isinstance(call.arguments, dict)
+    return bool(call.name) and (call.status == "ok" or typed)
 
 
 def _list(tools: Sequence[Message] | None) -> list[Any] | None:
@@ -234,7 +256,7 @@ def _for_template(message: Message, defuse: Any) -> dict[str, Any]:
 def _with_object(function: Message) -> dict[str, Any]:
     try:
         return {**function, "arguments": json.loads(function["arguments"])}
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         return dict(function)
 
 

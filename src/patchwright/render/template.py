@@ -34,6 +34,10 @@ CHATML = (
 with `<|im_end|>`."""
 
 
+_REFUSALS = (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError, RecursionError)
+"""What a template raises over a conversation it was not written for."""
+
+
 class ChatTokenizer:
     """A tokenizer and its chat template."""
 
@@ -132,7 +136,7 @@ class ChatTokenizer:
                 add_generation_prompt=add_generation_prompt,
                 **self._special,
             )
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+        except _REFUSALS as error:
             raise AgentError(f"the chat template refuses this conversation: {error}") from None
 
     def defuse(self, text: str) -> str:
@@ -218,10 +222,17 @@ def _compile(template: str, name: str) -> jinja2.Template:
 
 
 def _tojson(
-    value: Any, indent: int | None = None, ensure_ascii: bool = False, sort_keys: bool = False
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
 ) -> str:
-    """JSON as chat templates mean it: not escaped for HTML, unlike jinja2's own filter."""
-    return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii, sort_keys=sort_keys)
+    """JSON as chat templates mean it (`transformers` set the options and their order): not escaped for HTML,
+    unlike jinja2's own filter."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def _raise(message: str) -> None:

@@ -13,10 +13,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from patchwright.agent.base import Agent
+from patchwright.agent.base import Agent, Bounded, Furnishing
 from patchwright.engine.base import Engine
-from patchwright.errors import AgentError, InfraError
+from patchwright.errors import AgentError, InfraError, SandboxError
 from patchwright.gateway.server import Gateway
+from patchwright.gateway.session import Budget
 from patchwright.grade.patch import take_patch
 from patchwright.grade.tests import open_box
 from patchwright.sandbox.base import Sandbox, SandboxBackend
@@ -60,6 +61,11 @@ class Conversation(Protocol):
         """An engine failure the agent was told about."""
         ...
 
+    @property
+    def stopped(self) -> str:
+        """Why it gave the stop signal; see `Session.stopped`."""
+        ...
+
     async def close(self) -> None:
         """Refuse further calls."""
         ...
@@ -71,6 +77,7 @@ class Unrecorded:
     turns: tuple[Turn, ...] = ()
     messages: tuple[Mapping[str, Any], ...] = ()
     failure: InfraError | None = None
+    stopped = ""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -90,12 +97,17 @@ class Line:
     agent: Agent
     model: Gateway | Endpoint
     grade: Callable[[Task, str], Awaitable[Grade]]
+    keep: Callable[[str, Mapping[str, bytes]], None] | None = None
+    """Takes the files an agent left, by the trajectory's id: its own log of events."""
 
     def converse(self, job: Job) -> Conversation:
         """A fresh conversation for one attempt."""
         if isinstance(self.model, Endpoint):
             return Unrecorded(self.model)
-        return self.model.session(job.id, sampling=job.sampling, engine=job.engine)
+        budget = Budget()
+        if isinstance(self.agent, Bounded):
+            budget = Budget(calls=self.agent.max_calls, tokens=self.agent.max_sampled)
+        return self.model.session(job.id, sampling=job.sampling, engine=job.engine, budget=budget)
 
 
 async def attempt(line: Line, job: Job) -> Trajectory:
@@ -103,22 +115,28 @@ async def attempt(line: Line, job: Job) -> Trajectory:
     started = time.monotonic()
     blank = Trajectory(id=job.id, task_id=job.task.id, group=job.group)
     async with _conversation(line, job) as talk:
-        result = await _attempt(line, job.task, talk, blank)
+        result, files = await _attempt(line, job.task, talk, blank)
+        if files and line.keep is not None:
+            await asyncio.to_thread(line.keep, job.id, files)
         done = replace(result, turns=talk.turns, messages=talk.messages or result.messages)
     return replace(done, seconds=time.monotonic() - started)
 
 
-async def _attempt(line: Line, task: Task, talk: Conversation, blank: Trajectory) -> Trajectory:
+async def _attempt(
+    line: Line, task: Task, talk: Conversation, blank: Trajectory
+) -> tuple[Trajectory, Mapping[str, bytes]]:
+    """The trajectory, and the files the agent left."""
     stage = "open"
     exit_, patch = AgentExit(reason=""), ""
     try:
-        box = await open_box(line.backend, task)
+        box = await _open(line, task)
         try:
             seen_box, seen = await without_history(box, task)
             stage = "agent"
             exit_ = await _work(line.agent, seen, seen_box, talk.endpoint)
             if talk.failure is not None:
                 raise talk.failure
+            exit_ = _ended(exit_, talk)
             stage = "diff"
             patch = await take_patch(box, seen)
         finally:
@@ -127,13 +145,35 @@ async def _attempt(line: Line, task: Task, talk: Conversation, blank: Trajectory
         grade = await line.grade(task, patch)
     except InfraError as error:
         failure = Failure(kind=type(error).__name__, message=str(error), stage=stage)
-        return replace(_told(blank, exit_), patch=patch, failure=failure)
-    return replace(_told(blank, exit_), patch=patch, grade=grade)
+        return replace(_told(blank, exit_), patch=patch, failure=failure), exit_.files
+    return replace(_told(blank, exit_), patch=patch, grade=grade), exit_.files
+
+
+def _ended(exit_: AgentExit, talk: Conversation) -> AgentExit:
+    """How the agent ended, when it was the gateway that ended it: a program cannot tell its reason.
+
+    Raises SandboxError for a program that broke before it said a word to the model: that is no attempt.
+    """
+    broke = exit_.reason.startswith("exit_")
+    if talk.stopped == "budget" and (broke or exit_.reason in ("submitted", "context_full")):
+        return replace(exit_, reason="budget")
+    if talk.stopped == "context_full" and broke:
+        return replace(exit_, reason="context_full")
+    if broke and not talk.turns and not isinstance(talk, Unrecorded):
+        raise SandboxError(f"the agent broke before its first call to the model: {exit_.detail}")
+    return exit_
 
 
 def _told(blank: Trajectory, exit_: AgentExit) -> Trajectory:
     """What the agent itself said of the attempt."""
     return replace(blank, steps=exit_.steps, messages=exit_.messages, exit=exit_.reason)
+
+
+async def _open(line: Line, task: Task) -> Sandbox:
+    """The agent's box."""
+    if isinstance(line.agent, Furnishing):
+        return await open_box(line.backend, task, line.agent.furnish)
+    return await open_box(line.backend, task)
 
 
 async def _work(agent: Agent, task: Task, box: Sandbox, endpoint: Endpoint) -> AgentExit:

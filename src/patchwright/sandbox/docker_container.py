@@ -69,7 +69,7 @@ def labels(run: str) -> dict[str, str]:
 def container(spec: BoxSpec, image: str, run: str) -> dict[str, Any]:
     """The container of a box ("Create a container" in the Engine API's reference).
 
-    Of the spec it depends on limits and mounts, and for image `host` on the working directory: that is a mount.
+    Of the spec it depends on limits and mounts, and for image `host` on the working directory, a mount.
     """
     return {
         "Image": image,

@@ -4,7 +4,6 @@ Standard library only: `zygote.py` uses it. A mount is cloned where the machine'
 attached when the box's root is put together.
 """
 
-# ruff: noqa: PTH102
 # Mount points are strings, and a box starts sooner without path objects
 
 from __future__ import annotations

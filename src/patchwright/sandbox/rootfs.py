@@ -111,8 +111,9 @@ def build_template(prefixes: list[str], programs: dict[str, str]) -> None:
 def furnish(workdir: str, disk_mb: int, prefixes: list[str], clones: mounts.Clones) -> int:
     """Lay a box's own writable folders over the template, inside its own mount namespace.
 
-    `clones` are the folders of the machine that it sees besides. One tmpfs of `disk_mb` holds them all, so one bound covers all. `workdir` has passed `check_workdir`.
-    Returns a descriptor of that tmpfs, which is a box's files. Raises OSError when the kernel refuses.
+    One tmpfs of `disk_mb` holds them all, so one bound covers all; `clones` are the folders of the machine
+    that it sees besides. `workdir` has passed `check_workdir`. Returns a descriptor of that tmpfs, which is
+    a box's files. Raises OSError when the kernel refuses.
     """
     covered = _open_covered(prefixes)
     os.makedirs(workdir, exist_ok=True)  # in the template, which is still writable here

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from patchwright.errors import SandboxError
-from patchwright.sandbox.base import Sandbox
+from patchwright.sandbox.base import Handler, Sandbox
 from patchwright.tasks.repository import base_commit
 from patchwright.types import Exec, Task
 
@@ -158,6 +158,10 @@ class WorkBox:
     async def fork(self) -> Sandbox:
         """See `Sandbox.fork`."""
         return WorkBox(await self.box.fork(), self.env)
+
+    async def listen(self, serve: Handler, *, port: int = 0) -> int:
+        """See `Sandbox.listen`."""
+        return await self.box.listen(serve, port=port)
 
     async def read(self, path: str) -> bytes:
         """See `Sandbox.read`."""

@@ -14,7 +14,7 @@ from patchwright.types.model import Turn
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentExit:
     """How an agent stopped. Reasons: `submitted`, `max_turns`, `format_errors`, `context_full`,
-    `time_limit`, or an agent's own word.
+    `budget`, `time_limit`, `exit_N` (a program's status), or an agent's own word.
 
     Example: `AgentExit(reason="submitted", steps=(Step(command="ls", exec=...),))`
     """
@@ -25,6 +25,8 @@ class AgentExit:
     messages: tuple[Mapping[str, Any], ...] = ()
     """The conversation as the agent had it, for where nobody recorded it; replies may hold the endpoint's
     `usage`."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Name -> content of what the agent left besides: its own log of events."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,16 +6,16 @@ reaches; 16 groups of 8 at T = 1 and a few rounds of GRPO give most of what RL a
 
 from __future__ import annotations
 
-from patchwright.agent.bash import BashConfig
 from patchwright.config import Config
-from patchwright.engine.config import LocalEngineConfig
+from patchwright.engine.config import EngineConfig
+from patchwright.recipes.agents import AgentConfig
 from patchwright.recipes.assembly import LineConfig, SamplingConfig
 from patchwright.recipes.rl import RlConfig
 from patchwright.recipes.sft import SftConfig
 from patchwright.train.config import ModelConfig, TrainConfig
 
 # Short on purpose: every token of these is read by a 0.8 M-parameter model on a CPU.
-_AGENT = BashConfig(
+_AGENT = AgentConfig(
     system="",
     instance="{{ task.prompt }}",
     observation="<returncode>{{ code }}</returncode>\n"
@@ -96,7 +96,7 @@ class QuickstartConfig(Config):
     """Evaluations."""
     line: LineConfig = LineConfig(
         agent=_AGENT,
-        engine=LocalEngineConfig(max_context=1000),
+        engine=EngineConfig(max_context=1000),
         sampling=SamplingConfig(max_tokens=128),
         concurrency=64,
     )

@@ -15,7 +15,8 @@ from typing import Any
 
 from patchwright.agent.base import Agent
 from patchwright.engine.base import Engine
-from patchwright.recipes.assembly import open_agent, open_boxes, open_engine, open_expert_line, open_line
+from patchwright.recipes.agents import open_agent
+from patchwright.recipes.assembly import open_boxes, open_engine, open_expert_line, open_line
 from patchwright.recipes.evaluate import evaluate
 from patchwright.recipes.experts import Experts
 from patchwright.recipes.progress import View
@@ -86,7 +87,8 @@ class Quickstart:
         folder = self._weights(version)
         async with AsyncExitStack() as stack:
             engine = await stack.enter_async_context(open_engine(folder, self._config.line.engine))
-            line = open_line(self._backend, self._agent, engine, Renderer.load(str(folder)))
+            renderer, history = Renderer.load(str(folder)), self._config.line.history
+            line = open_line(self._backend, self._agent, engine, renderer, history=history)
             yield await stack.enter_async_context(line), engine
 
     def _experts(self, renderer: Renderer) -> AbstractAsyncContextManager[Line]:

@@ -1,0 +1,111 @@
+"""`patchwright eval`: any agent with any model on any tasks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from patchwright.cli.options import (
+    BaseUrl,
+    ConfigFile,
+    KeyVariable,
+    Model,
+    Override,
+    RunFolder,
+    TasksFile,
+    execute,
+    output,
+    policy,
+    view,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from patchwright.recipes.evaluation import EvalRequest
+    from patchwright.recipes.figures import Figures, Row
+
+__all__ = ["evaluate"]
+
+VOID = 1
+_SHOWN = 3
+
+
+def evaluate(
+    tasks: TasksFile,
+    model: Model,
+    base_url: BaseUrl = None,
+    api_key_env: KeyVariable = "OPENAI_API_KEY",
+    agent: Annotated[
+        str | None,
+        typer.Option("--agent", help="`bash`, `tools`, the name of a harness, or `module:Class`."),
+    ] = None,
+    preset: Annotated[
+        str,
+        typer.Option(
+            "--preset", help="Begin with `swe-rl`, `mini-swe-agent`, `swe-gym-openhands` or `qwen-code`."
+        ),
+    ] = "",
+    samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Attempts per task.")] = 4,
+    slice_: Annotated[str, typer.Option("--slice", help="Tasks of the file, as in Python: `0:5`.")] = "",
+    concurrency: Annotated[int | None, typer.Option("--concurrency", min=1, help="Attempts at once.")] = None,
+    temperature: Annotated[float | None, typer.Option("--temperature", min=0, help="0 is greedy.")] = None,
+    prices: Annotated[
+        Path | None, typer.Option("--prices", help="TOML file with prices of models; see docs/evaluation.md.")
+    ] = None,
+    run: RunFolder = Path("runs/eval"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    config: ConfigFile = None,
+    override: Override = None,
+) -> None:
+    """Attempt tasks several times each and report the rate that is resolved, with its interval.
+
+    The same command again goes on where it was stopped. Exit code 0: every attempt has a verdict. 1: at
+    least one is void, which the same command tries again. 2: a mistake in what was given. 130: interrupted.
+    """
+    from patchwright.recipes.evaluation import EvalRequest, run_evaluation
+    from patchwright.recipes.presets import load_settings
+
+    flags = {
+        "line.agent.use": agent,
+        "line.concurrency": concurrency,
+        "line.sampling.temperature": temperature,
+        "line.agent.temperature": temperature,
+    }
+    chosen = [f"{key}={value}" for key, value in flags.items() if value is not None]
+    line = load_settings(preset, config, [*chosen, *(override or ())]).line
+    request = EvalRequest(
+        tasks=tasks,
+        model=policy(model, base_url, api_key_env),
+        run=run,
+        samples=samples,
+        slice=slice_,
+        prices=prices,
+        preset=preset,
+    )
+    found, rows = execute(run_evaluation(request, line, view()))
+    if as_json:
+        typer.echo(json.dumps(found.record(), indent=2))
+    else:
+        _report(found, rows, request)
+    raise typer.Exit(VOID if found.void else 0)
+
+
+def _report(found: Figures, rows: Sequence[Row], request: EvalRequest) -> None:
+    from patchwright.recipes.evaluation import price_of
+    from patchwright.recipes.figures import table
+    from patchwright.recipes.legible import cut, legible
+
+    console = output()
+    console.print(table(rows, price_of(request)))
+    for k, value in found.pass_at.items():
+        console.print(f"pass@{k}  {value:.1%}")
+    console.print("exits  " + ", ".join(f"{legible(name)} {count}" for name, count in found.exits.items()))
+    reasons = dict.fromkeys(row.error for row in rows if row.error)
+    for reason in list(reasons)[:_SHOWN]:
+        console.print(f"void  {cut(legible(reason), 300)}", soft_wrap=True)
+    console.print(f"files  {request.run}/results.jsonl, predictions-*.jsonl, summary.json", soft_wrap=True)
+    console.print(f"look  patchwright show {request.run}", soft_wrap=True)

@@ -1,0 +1,163 @@
+"""Model servers over HTTP that take and give token ids: what vLLM and SGLang have in common.
+
+The server runs in an environment of its own, on this machine or another; nothing of it is imported. It must
+be on a network that is private: its calls that replace weights ask for no key.
+"""
+
+from __future__ import annotations
+
+import abc
+import os
+from collections.abc import Sequence
+from typing import Any, Self
+
+import aiohttp
+
+from patchwright.engine.base import OnTokens
+from patchwright.engine.config import EngineConfig
+from patchwright.errors import ConfigError, EngineBusy, EngineError
+from patchwright.types import Completion, Finish, Sampling, Weights
+
+__all__ = ["HttpEngine"]
+
+Json = dict[str, Any]
+_BUSY = (429, 503)
+_FINISH = {"stop": Finish.STOP, "length": Finish.LENGTH}
+_DETAIL = 300
+"""Characters of a server's complaint that are passed on."""
+
+
+class HttpEngine(abc.ABC):
+    """An engine behind an address. Made by `connect`. Tokens are told when the completion is whole.
+
+    A completion that was under way while weights were replaced counts as one of the older version.
+    """
+
+    name = ""
+    """What people call the server."""
+
+    def __init__(self, config: EngineConfig, client: aiohttp.ClientSession, base: str) -> None:
+        self._config = config
+        self._client = client
+        self._base = base
+        self._version = 0
+        self._max_context = config.max_context
+        self._model = config.served_name
+
+    @classmethod
+    async def connect(cls, config: EngineConfig) -> Self:
+        """Look who serves. Raises ConfigError when it is nobody, or one that cannot be used."""
+        if not config.url.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"`engine.url` is {config.url!r}: give the address of the {cls.name} server, "
+                "such as http://127.0.0.1:8000"
+            )
+        key = os.environ.get(config.key_env, "") if config.key_env else ""
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
+        connector = aiohttp.TCPConnector(limit=0)
+        client = aiohttp.ClientSession(timeout=timeout, connector=connector, headers=headers)
+        engine = cls(config, client, config.url.rstrip("/").removesuffix("/v1"))
+        try:
+            await engine._look()
+        except EngineError as error:
+            await engine.close()
+            raise ConfigError(f"`engine.url` {config.url}: {error}") from None
+        except BaseException:
+            await engine.close()
+            raise
+        return engine
+
+    @property
+    def version(self) -> int:
+        """Version of the weights last loaded; 0 for those the server started with."""
+        return self._version
+
+    @property
+    def max_context(self) -> int:
+        """Most tokens a prompt and its completion may have together."""
+        return self._max_context
+
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: Sampling, *, on_tokens: OnTokens | None = None
+    ) -> Completion:
+        """See `Engine.generate`. A caller that goes away hangs up, which aborts the request there."""
+        version, room = self._version, min(sampling.max_tokens, self._max_context - len(prompt_ids))
+        if room <= 0:
+            return Completion(token_ids=(), logprobs=(), finish=Finish.LENGTH, version=version)
+        answer = await self._ask("POST", *self._request(list(prompt_ids), sampling, room))
+        try:
+            ids, logprobs, finish, cached = self._take(answer)
+        except (LookupError, TypeError, ValueError):
+            raise EngineError(
+                f"{self.name} answered without token ids or log-probs; is it too old?"
+            ) from None
+        if len(ids) != len(logprobs):
+            raise EngineError(f"{self.name} gave {len(ids)} tokens and {len(logprobs)} log-probs")
+        if on_tokens is not None and ids:
+            on_tokens(ids)
+        return Completion(
+            token_ids=tuple(ids),
+            logprobs=tuple(float(value) for value in logprobs),
+            finish=_FINISH.get(finish, Finish.ABORT),
+            version=version,
+            cached=cached,
+        )
+
+    async def load(self, weights: Weights) -> None:
+        """See `Engine.load`. The server must see the folder under the same path."""
+        await self._load(os.path.abspath(weights.path), weights.version)  # noqa: PTH100
+        self._version = weights.version
+
+    async def close(self) -> None:
+        """Hang up; the server goes on. Closing twice is allowed."""
+        await self._client.close()
+
+    # --- what differs ---------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def _request(self, prompt: list[int], sampling: Sampling, room: int) -> tuple[str, Json]:
+        """Path and body of a call that samples at most `room` tokens."""
+
+    @abc.abstractmethod
+    def _take(self, answer: Json) -> tuple[list[int], list[float], str, int]:
+        """Ids, log-probs, how it ended, and cached prompt tokens."""
+
+    @abc.abstractmethod
+    async def _load(self, folder: str, version: int) -> None:
+        """Replace the weights. Raises EngineError."""
+
+    # --- the wire -------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Learn the model's name and its context."""
+        models = (await self._ask("GET", "/v1/models")).get("data")
+        if not isinstance(models, list) or not models or not isinstance(models[0], dict):
+            raise EngineError("the server names no model")
+        self._model = self._model or str(models[0].get("id"))
+        limit = models[0].get("max_model_len")
+        if not isinstance(limit, int) and not self._max_context:
+            raise ConfigError("the server does not tell its context; set `engine.max_context`")
+        if isinstance(limit, int):
+            self._max_context = min(limit, self._max_context or limit)
+
+    async def _ask(self, method: str, path: str, body: Json | None = None) -> Json:
+        """One call. Raises EngineBusy or EngineError."""
+        try:
+            async with self._client.request(method, self._base + path, json=body) as response:
+                text = await response.text(errors="replace")
+                if response.status in _BUSY:
+                    raise EngineBusy(f"{self.name} is busy: {text[:_DETAIL]}")
+                if response.status != 200:
+                    raise EngineError(f"{self.name} refused {path} ({response.status}): {text[:_DETAIL]}")
+                return await _object(response)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise EngineError(f"{self.name} cannot be reached: {error}") from error
+
+
+async def _object(response: aiohttp.ClientResponse) -> Json:
+    try:
+        data = await response.json(content_type=None)
+    except ValueError:
+        data = None
+    return data if isinstance(data, dict) else {}

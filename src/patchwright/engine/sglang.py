@@ -1,0 +1,48 @@
+"""SGLang as an engine: `python -m sglang.launch_server --model-path MODEL`.
+
+Its log-probs are those after the temperature and before top-p and top-k: leave these at 1 and 0 to train.
+"""
+
+from __future__ import annotations
+
+from patchwright.engine.http import HttpEngine, Json
+from patchwright.errors import EngineError
+from patchwright.types import Sampling
+
+__all__ = ["SglangEngine"]
+
+
+class SglangEngine(HttpEngine):
+    """Samples by `/generate` with token ids in and out.
+
+    Example: `await SglangEngine.connect(EngineConfig(use="sglang", url="http://127.0.0.1:30000"))`
+    """
+
+    name = "SGLang"
+
+    def _request(self, prompt: list[int], sampling: Sampling, room: int) -> tuple[str, Json]:
+        params: Json = {
+            "max_new_tokens": room,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or -1,
+            "stop": list(sampling.stop),
+            "stop_token_ids": list(sampling.stop_ids),
+            "skip_special_tokens": False,
+            "no_stop_trim": True,
+        }
+        if sampling.seed is not None:
+            params["sampling_seed"] = sampling.seed
+        return "/generate", {"input_ids": prompt, "sampling_params": params, "return_logprob": True}
+
+    def _take(self, answer: Json) -> tuple[list[int], list[float], str, int]:
+        meta = answer["meta_info"]
+        tokens = meta["output_token_logprobs"]
+        ids, logprobs = [token[1] for token in tokens], [token[0] for token in tokens]
+        return ids, logprobs, meta["finish_reason"]["type"], meta.get("cached_tokens") or 0
+
+    async def _load(self, folder: str, version: int) -> None:
+        order = {"model_path": folder, "weight_version": str(version), "flush_cache": True}
+        answer = await self._ask("POST", "/update_weights_from_disk", order)
+        if answer.get("success") is not True:
+            raise EngineError(f"SGLang did not take the weights: {answer.get('message')}")

@@ -1,0 +1,60 @@
+"""vLLM as an engine: `vllm serve MODEL --logprobs-mode processed_logprobs` (0.11 or newer).
+
+Replacing weights needs its developer calls: `VLLM_SERVER_DEV_MODE=1` in its environment.
+"""
+
+from __future__ import annotations
+
+from patchwright.engine.http import HttpEngine, Json
+from patchwright.errors import ConfigError
+from patchwright.types import Sampling
+
+__all__ = ["VllmEngine"]
+
+
+class VllmEngine(HttpEngine):
+    """Samples by `/v1/completions` with token ids in and out.
+
+    Example: `await VllmEngine.connect(EngineConfig(use="vllm", url="http://127.0.0.1:8000"))`
+    """
+
+    name = "vLLM"
+
+    def _request(self, prompt: list[int], sampling: Sampling, room: int) -> tuple[str, Json]:
+        body: Json = {
+            "model": self._model,
+            "prompt": prompt,
+            "max_tokens": room,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or -1,
+            "stop": list(sampling.stop),
+            "stop_token_ids": list(sampling.stop_ids),
+            "logprobs": 0,
+            "return_token_ids": True,
+            "skip_special_tokens": False,
+        }
+        if sampling.seed is not None:
+            body["seed"] = sampling.seed
+        return "/v1/completions", body
+
+    def _take(self, answer: Json) -> tuple[list[int], list[float], str, int]:
+        choice = answer["choices"][0]
+        cached = ((answer.get("usage") or {}).get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        return choice["token_ids"], choice["logprobs"]["token_logprobs"], choice["finish_reason"], cached
+
+    async def _look(self) -> None:
+        """See `HttpEngine`. A token drawn from one alone has log-prob 0, unless log-probs are raw."""
+        await super()._look()
+        path, body = self._request([0], Sampling(top_k=1), 1)
+        _, logprobs, _, _ = self._take(await self._ask("POST", path, body))
+        if abs(logprobs[0]) > 1e-3:
+            raise ConfigError(
+                "vLLM reports log-probs of another distribution than it samples from: start it with "
+                "`--logprobs-mode processed_logprobs`"
+            )
+
+    async def _load(self, folder: str, version: int) -> None:
+        order = {"method": "reload_weights", "kwargs": {"weights_path": folder}}
+        await self._ask("POST", "/collective_rpc", order)
+        await self._ask("POST", "/reset_prefix_cache")
