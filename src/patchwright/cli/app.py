@@ -16,6 +16,7 @@ from patchwright.cli import (
     bench,
     check,
     eval,
+    export,
     gateway,
     grade,
     images,
@@ -24,6 +25,7 @@ from patchwright.cli import (
     pool,
     tasks,
     train,
+    verify,
     work,
 )
 from patchwright.errors import ConfigError, PatchwrightError
@@ -62,7 +64,12 @@ app.add_typer(images.app, name="images")
 app.command("rollout")(work.rollout)
 app.command("grade")(grade.grade)
 app.command("eval")(eval.evaluate)
+train.app.command("verifier")(verify.train_verifier)
+app.add_typer(export.app, name="export")
+app.command("import-trajectories")(export.import_trajectories)
 app.add_typer(train.app, name="train")
+app.command("rerank")(verify.rerank)
+app.command("judge")(verify.judge)
 app.command("serve")(gateway.serve)
 app.add_typer(gateway.app, name="gateway")
 app.command("show")(look.show)

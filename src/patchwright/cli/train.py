@@ -34,7 +34,10 @@ def new(
 @app.command("sft")
 def sft(
     model: Start,
-    data: Annotated[Path, typer.Option("--data", help="Run whose resolved trajectories are trained on.")],
+    data: Annotated[
+        Path,
+        typer.Option("--data", help="Run whose resolved trajectories are trained on, or rows of messages."),
+    ],
     run: RunFolder = Path("runs/sft"),
     config: ConfigFile = None,
     override: Override = None,

@@ -1,8 +1,8 @@
 """Reinforcement learning from test results: roll out groups, grade, train, load the weights back.
 
-One step is synchronous: every rollout it trains on was sampled by the weights it updates. Its artefacts are
-committed in one order, checkpoint first, so a killed run trains no rollout twice and loses none that was
-graded:
+One step is synchronous, unless groups may be started ahead or carried over (`recipes/rounds.py`): every
+rollout it trains on was sampled by the weights it updates. Its artefacts are committed in one order,
+checkpoint first, so a killed run trains no rollout twice and loses none that was graded:
 
     rollouts stored one by one -> trainer step -> checkpoint (the commit) -> weights -> mark -> engine.load
 """
@@ -12,10 +12,13 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from patchwright.config import Config
 from patchwright.engine.base import Engine
@@ -23,18 +26,21 @@ from patchwright.errors import EngineError
 from patchwright.metrics import Metrics
 from patchwright.recipes.agents import open_agent
 from patchwright.recipes.assembly import LineConfig, open_boxes, open_engine, open_line
+from patchwright.recipes.cheats import OnCheat, attempted_cheats
+from patchwright.recipes.policy import samples as samples_of
 from patchwright.recipes.progress import Stage, View
+from patchwright.recipes.rounds import Rounds
+from patchwright.recipes.scores import Scores, ScoresConfig, open_scores
 from patchwright.recipes.task_import import benchmark_tasks
 from patchwright.render import Renderer
-from patchwright.rollout.driver import group_jobs, run_jobs
+from patchwright.rollout.driver import group_jobs, insist
 from patchwright.rollout.rollout import Job, Line
 from patchwright.store import Run
 from patchwright.tasks.files import load_tasks
 from patchwright.tasks.select import refuse_overlap
 from patchwright.tasks.trust import trusted
-from patchwright.train.advantage import group_advantages
+from patchwright.train.algorithm import AlgorithmConfig
 from patchwright.train.config import StepMetrics, TrainConfig
-from patchwright.train.samples import samples as samples_of
 from patchwright.train.worker import TrainerProcess
 from patchwright.types import Outcome, Sample, Sampling, Task, Trajectory, Weights
 
@@ -55,20 +61,43 @@ class RlConfig(Config):
     """Tasks (groups) per round."""
     samples_per_task: int = 8
     """Attempts per task: the group an advantage is relative to."""
-    advantage: str = "grpo"
-    """`grpo` (mean and deviation of the group) or `mean` (mean only)."""
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    """The algorithm."""
     reward_resolved: float = 1.0
     """Reward of a resolved attempt."""
     reward_unresolved: float = -1.0
-    """Reward of an unresolved attempt. Void attempts have none."""
+    """Reward of an unresolved attempt (0 for rewards of 0 and 1). Void attempts have none."""
+    on_cheat: OnCheat = "unresolved"
+    """What an attempt with an integrity finding earns: `unresolved`, whatever its tests say, or `keep`, the
+    reward of its verdict."""
+    scores: ScoresConfig = ScoresConfig()
+    """Scores beside the outcome: a judge of turns, trained verifiers."""
+    over_sample: int = Field(default=0, ge=0)
+    """Groups of the next round that may start while the last attempts of this one finish. They are trained in
+    the next round, on tokens sampled one version of the weights earlier; 0: none."""
+    carry_over: int = Field(default=0, ge=0)
+    """Unfinished groups that do not hold a round up: they go on, and the next round trains on them; 0:
+    none."""
     keep_hackable: bool = True
     """Train on tasks that `patchwright tasks validate` found hackable too; flaky and broken ones are never
     trained on."""
     max_logprob_gap: float = 0.05
     """Largest difference between the engine's and the trainer's log-prob of the same token that is
     tolerated after a weight update; float32 on one machine differs by about 1e-5."""
+    max_drift: float = Field(default=0.2, gt=0)
+    """Largest mean difference, over all tokens of a round, between the log-prob the engine recorded and the
+    trainer's before its first update; past it the run stops, untrained. float32 on one machine differs by
+    about 1e-6, bfloat16 engines by about 0.01. Not held to where tokens of older weights are among them."""
     train: TrainConfig = TrainConfig()
     """Optimizer."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.train.normalise != TrainConfig().normalise:
+            raise ValueError("train.normalise is for supervised training; use algorithm.normalise")
+        if self.carry_over >= self.tasks_per_step:
+            raise ValueError("carry_over leaves a round nothing to train on; give less than tasks_per_step")
+        return self
 
 
 async def train_rl(
@@ -93,20 +122,24 @@ async def train_rl(
     await _resume(engine, trainer, run, start, done)
     await check_parity(engine, trainer, config)
     with view.stage("rl", total=config.steps, done=done) as progress:
-        for step in range(done + 1, config.steps + 1):
-            started = time.monotonic()
-            jobs = _jobs(tasks, config, pace, step)
-            rollouts = await _roll_out(line, run, jobs, pace, step, first + step - 1, progress)
-            weights, stats = await _update(trainer, run, rollouts, config, first + step)
-            await engine.load(weights)
-            await check_parity(engine, trainer, config)
-            record = _record(rollouts, stats, time.monotonic() - started)
-            metrics.write("rl", step, **record)
-            run.mark("rl", step, **record)
-            run.seal("rl", step)
-            _forget(run, first + step - 2)
-            progress.advance()
-            progress.note(f"resolved {record['resolve_rate']:.2f}, void {record['void']}")
+        async with (
+            open_scores(config.scores) as scores,
+            _rounds(line, scores, engine, run, tasks, config, pace, progress) as rounds,
+        ):
+            for step in range(done + 1, config.steps + 1):
+                started = time.monotonic()
+                rollouts = await _roll_out(rounds, run, config, step)
+                weights, stats = await _update(trainer, run, rollouts, config, first + step)
+                await engine.load(weights)
+                await check_parity(engine, trainer, config)
+                record = _record(rollouts, first + step - 1, stats, time.monotonic() - started)
+                record |= scores.record()
+                metrics.write("rl", step, **record)
+                run.mark("rl", step, **record)
+                run.seal("rl", step)
+                _forget(run, first + step - 2)
+                progress.advance()
+                progress.note(f"resolved {record['resolve_rate']:.2f}, void {record['void']}")
     return Weights(version=first + config.steps, path=str(run.folder("weights", first + config.steps)))
 
 
@@ -150,25 +183,13 @@ def choose(tasks: Sequence[Task], step: int, count: int, seed: int) -> list[Task
 
 
 def policy_samples(rollouts: Sequence[Trajectory], config: RlConfig) -> list[Sample]:
-    """Samples of the attempts that carry a gradient: void ones and flat groups carry none."""
+    """Samples of the attempts that carry a gradient: void ones and, as a rule, flat groups carry none."""
     groups: dict[str, list[Trajectory]] = defaultdict(list)
     for trajectory in rollouts:
         groups[trajectory.group].append(trajectory)
-    rows = []
-    for _, group in sorted(groups.items()):
-        advantages = group_advantages([_reward(t, config) for t in group], kind=config.advantage)
-        for trajectory, advantage in zip(group, advantages, strict=True):
-            if advantage:
-                rows += samples_of(trajectory, advantage=advantage)
-    return rows
-
-
-def _reward(trajectory: Trajectory, config: RlConfig) -> float | None:
-    return {
-        Outcome.RESOLVED: config.reward_resolved,
-        Outcome.UNRESOLVED: config.reward_unresolved,
-        Outcome.VOID: None,
-    }[trajectory.outcome]
+    ordered = [group for _, group in sorted(groups.items())]
+    worth = {Outcome.RESOLVED: config.reward_resolved, Outcome.UNRESOLVED: config.reward_unresolved}
+    return samples_of(ordered, worth, config.algorithm.algorithm(), config.on_cheat)
 
 
 def _jobs(tasks: Sequence[Task], config: RlConfig, pace: LineConfig, step: int) -> list[Job]:
@@ -180,18 +201,63 @@ def _jobs(tasks: Sequence[Task], config: RlConfig, pace: LineConfig, step: int) 
     )
 
 
-async def _roll_out(
-    line: Line, run: Run, jobs: Sequence[Job], pace: LineConfig, step: int, version: int, progress: Stage
-) -> list[Trajectory]:
-    """The round's attempts: those already graded from the store, the others made now."""
-    have = {e.id for e in run.entries(stage="rl", step=step) if e.outcome is not Outcome.VOID}
-    todo = [job for job in jobs if job.id not in have]
-    made = len(have)
-    async for trajectory in run_jobs(line, todo, concurrency=pace.concurrency, retries=pace.retries):
+def _rounds(
+    line: Line,
+    scores: Scores,
+    engine: Engine,
+    run: Run,
+    tasks: Sequence[Task],
+    config: RlConfig,
+    pace: LineConfig,
+    progress: Stage,
+) -> Rounds:
+    """The run's rounds: attempts already graded are taken from the store, the others are made."""
+    watched = scores.over(line)
+    total = min(config.tasks_per_step, len(tasks)) * config.samples_per_task
+
+    def jobs(step: int) -> list[Job]:
+        return _jobs(tasks, config, pace, step)
+
+    def have(step: int) -> set[str]:
+        return {e.id for e in run.entries(stage="rl", step=step) if e.outcome is not Outcome.VOID}
+
+    async def make(job: Job, step: int) -> None:
+        version = engine.version
+        trajectory = await insist(watched, job, pace.retries)
         run.put(trajectory, stage="rl", step=step, version=version)
-        made += 1
-        progress.note(f"round {step}: {made}/{len(jobs)} attempts")
-    return run.get("rl", step)
+        scored = await scores.finish(trajectory)
+        if scored is not trajectory:  # a score that never came costs no graded attempt
+            run.put(scored, stage="rl", step=step, version=version)
+        progress.note(f"round {step}: {len(run.keys('rl', step))}/{total} attempts")
+
+    return Rounds(
+        jobs=jobs,
+        make=make,
+        have=have,
+        last=config.steps,
+        concurrency=pace.concurrency,
+        ahead=config.over_sample,
+        carry=config.carry_over,
+    )
+
+
+_LATE = "rl-late"
+"""Journal: the groups a round was closed without. Written before it is trained, so that a resumed run trains
+the same."""
+
+
+async def _roll_out(rounds: Rounds, run: Run, config: RlConfig, step: int) -> list[Trajectory]:
+    """The attempts round `step` trains on."""
+    late: dict[int, Collection[str]] = {mark.step: mark.info["groups"] for mark in run.marks(_LATE)}
+    before = late.get(step - 1, ())
+    now = await rounds.play(step, before, late.get(step))
+    if config.carry_over and step not in late:
+        run.mark(_LATE, step, groups=sorted(now))
+    rollouts = [t for t in run.get("rl", step) if t.group not in now]
+    if before:
+        rollouts += [t for t in run.get("rl", step - 1) if t.group in before]
+        run.seal("rl", step - 1)
+    return rollouts
 
 
 async def _update(
@@ -202,7 +268,10 @@ async def _update(
     if not run.folder("checkpoints", number).exists():
         samples = policy_samples(rollouts, config)
         if samples:
-            stats = await trainer.step(samples, loss="policy")
+            loss = config.algorithm.algorithm().loss
+            fresh = not any(_stale(t, number - 1) for t in rollouts)
+            bound = config.max_drift if fresh else float("inf")
+            stats = await trainer.step(samples, loss=replace(loss, max_drift=bound))
         await trainer.save_checkpoint(run.folder("checkpoints", number))
     folder = run.folder("weights", number)
     if not folder.exists():
@@ -210,8 +279,13 @@ async def _update(
     return Weights(version=number, path=str(folder)), stats
 
 
+def _stale(trajectory: Trajectory, version: int) -> bool:
+    """Whether older weights than `version` sampled some of it."""
+    return any(min(turn.versions, default=turn.version) < version for turn in trajectory.turns)
+
+
 def _record(
-    rollouts: Sequence[Trajectory], stats: StepMetrics | None, seconds: float
+    rollouts: Sequence[Trajectory], version: int, stats: StepMetrics | None, seconds: float
 ) -> dict[str, float | int | None]:
     graded = [t for t in rollouts if t.outcome is not Outcome.VOID]
     resolved = sum(t.outcome is Outcome.RESOLVED for t in graded)
@@ -219,6 +293,8 @@ def _record(
         "attempts": len(rollouts),
         "void": len(rollouts) - len(graded),
         "resolve_rate": resolved / len(graded) if graded else 0.0,
+        "cheat_rate": attempted_cheats(graded),
+        "stale": sum(_stale(t, version) for t in rollouts) / max(1, len(rollouts)),
         "turns": sum(len(t.turns) for t in rollouts) / max(1, len(rollouts)),
         "submitted": sum(t.exit == "submitted" for t in rollouts) / max(1, len(rollouts)),
         "seconds": round(seconds, 2),

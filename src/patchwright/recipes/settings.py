@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from patchwright.config import Config
 from patchwright.recipes.assembly import LineConfig
+from patchwright.recipes.judge_config import JudgeConfig
 from patchwright.recipes.new_model import NewModelConfig
 from patchwright.recipes.rl import RlConfig
 from patchwright.recipes.sft import SftConfig
+from patchwright.recipes.verifier import VerifierConfig
+from patchwright.recipes.verifier_model import ScoringConfig
 
 __all__ = ["Settings"]
 
@@ -22,3 +25,9 @@ class Settings(Config):
     """`train rl`."""
     new: NewModelConfig = NewModelConfig()
     """`train new`."""
+    verifier: VerifierConfig = VerifierConfig()
+    """`train verifier`."""
+    scoring: ScoringConfig = ScoringConfig()
+    """How `rerank` and `judge` run a verifier."""
+    judge: JudgeConfig = JudgeConfig()
+    """`judge`."""

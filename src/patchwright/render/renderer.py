@@ -101,13 +101,39 @@ class Renderer:
 
         Raises AgentError when the chat template refuses the conversation.
         """
+        return self._render(messages, tools, add_generation_prompt=True)
+
+    def reply(
+        self, messages: Sequence[Message], tools: Sequence[Message] | None = None
+    ) -> tuple[list[int], list[int]] | None:
+        """Prompt ids of all messages but the last, and the ids a model samples to say the last, an
+        assistant's, up to the id that ends its turn.
+
+        None when the template writes the last message otherwise than after that prompt, or ends no turn.
+        Raises AgentError when the chat template refuses the conversation.
+        """
+        prompt = self.render(messages[:-1], tools)
+        whole = self._render(messages, tools, add_generation_prompt=False)
+        said = whole[len(prompt) :]
+        if whole[: len(prompt)] != prompt:  # the first letters may have merged with the prompt's last
+            before, after = (self._tokenizer.decode(ids) for ids in (prompt, whole))
+            said = self.encode(after.removeprefix(before)) if after.startswith(before) else []
+        end = next((at for at, token in enumerate(said, 1) if token in self.stop_ids), None)
+        return None if end is None else (prompt, said[:end])
+
+    def _render(
+        self, messages: Sequence[Message], tools: Sequence[Message] | None, *, add_generation_prompt: bool
+    ) -> list[int]:
         safe = self._safe(messages)
         if self._family is None:
-            return self.encode(self._tokenizer.apply(safe, tools, add_generation_prompt=True))
+            return self.encode(self._tokenizer.apply(safe, tools, add_generation_prompt))
         try:
-            return list(self._family.render_ids(safe, tools=_list(tools), add_generation_prompt=True))
+            ids = self._family.render_ids(
+                safe, tools=_list(tools), add_generation_prompt=add_generation_prompt
+            )
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise AgentError(f"the chat template refuses this conversation: {error}") from None
+        return list(ids)
 
     def extend(
         self,

@@ -23,7 +23,7 @@ async def run_jobs(
     try:
         while True:
             while len(running) < concurrency and (job := next(waiting, None)) is not None:
-                running.add(asyncio.create_task(_insist(line, job, retries)))
+                running.add(asyncio.create_task(insist(line, job, retries)))
             if not running:
                 return
             done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -35,7 +35,8 @@ async def run_jobs(
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def _insist(line: Line, job: Job, retries: int) -> Trajectory:
+async def insist(line: Line, job: Job, retries: int) -> Trajectory:
+    """Make an attempt, and again while it is void, up to `retries` times."""
     for pause in range(retries):
         result = await attempt(line, job)
         if result.outcome is not Outcome.VOID:

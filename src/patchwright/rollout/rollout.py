@@ -100,14 +100,16 @@ class Line:
     keep: Callable[[str, Mapping[str, bytes]], None] | None = None
     """Takes the files an agent left, by the trajectory's id: its own log of events."""
 
-    def converse(self, job: Job) -> Conversation:
-        """A fresh conversation for one attempt."""
+    def converse(self, job: Job, on_turn: Callable[[Turn], None] | None = None) -> Conversation:
+        """A fresh conversation for one attempt; `on_turn` sees every turn as it is recorded."""
         if isinstance(self.model, Endpoint):
             return Unrecorded(self.model)
         budget = Budget()
         if isinstance(self.agent, Bounded):
             budget = Budget(calls=self.agent.max_calls, tokens=self.agent.max_sampled)
-        return self.model.session(job.id, sampling=job.sampling, engine=job.engine, budget=budget)
+        return self.model.session(
+            job.id, sampling=job.sampling, engine=job.engine, budget=budget, on_turn=on_turn
+        )
 
 
 async def attempt(line: Line, job: Job) -> Trajectory:

@@ -2,7 +2,7 @@
 
 epoch (supervised) or minibatches (RL)   which samples share an optimizer step
 normalise                                their weights, scaled once for the whole step
-micro_batches                            which rows are computed together: changes speed, not the result
+micro_batches, plan                      which rows are computed together: changes speed, not the result
 """
 
 from __future__ import annotations
@@ -10,18 +10,55 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from patchwright.train.tree import Forest, shared_parts
 from patchwright.types import Sample
 
-__all__ = ["Normalisation", "epoch", "micro_batches", "minibatches", "normalise"]
+__all__ = [
+    "MicroBatch",
+    "Normalisation",
+    "attempts",
+    "epoch",
+    "micro_batches",
+    "minibatches",
+    "normalise",
+    "plan",
+]
 
-Normalisation = Literal["sequence", "token"]
-"""`sequence`: every trajectory counts the same. `token`: every token counts the same."""
+Normalisation = Literal["sequence", "token", "constant"]
+"""`sequence`: every trajectory counts the same. `token`: every token counts the same, in this step.
+`constant`: a token counts the same in every step, whatever else is in it."""
 
 BUCKET = 512
 """Samples sorted by length together: large enough to waste little padding, small enough to mix lengths."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Rows that are computed at once: padded to one length, or as a forest that holds shared prefixes once.
+
+    Example: `MicroBatch([row, longer_row])`
+    """
+
+    rows: list[Sample]
+    forest: Forest | None = None
+
+    @property
+    def computed(self) -> int:
+        """Tokens the model computes, padding included."""
+        return len(self.forest) if self.forest else len(self.rows) * max(map(len, self.rows))
+
+
+def plan(samples: Sequence[Sample], max_tokens: int, *, share: bool) -> list[MicroBatch]:
+    """The micro-batches of an optimizer step, at most `max_tokens` each (a longer row goes alone).
+
+    With `share`, rows that begin alike, of one trajectory or of several, compute what they share once.
+    """
+    trees, plain = shared_parts(samples, max_tokens) if share else ([], list(samples))
+    grown = [MicroBatch(rows, Forest.of([row.token_ids for row in rows])) for rows in trees]
+    return [*map(MicroBatch, micro_batches(plain, max_tokens)), *grown]
 
 
 def micro_batches(samples: Sequence[Sample], max_tokens: int) -> list[list[Sample]]:
@@ -60,12 +97,15 @@ def minibatches(samples: Sequence[Sample], count: int, seed: int) -> list[list[S
     return [[sample for rows in part for sample in rows] for part in dealt]
 
 
-def normalise(samples: Sequence[Sample], kind: Normalisation) -> list[Sample]:
+def normalise(samples: Sequence[Sample], kind: Normalisation, *, constant: float = 1.0) -> list[Sample]:
     """Scale the weights of one optimizer step so that the loss is a plain sum over all its tokens.
 
-    After it the weights add up to 1, so gradients accumulated over any cut into micro-batches equal those
-    of the whole. Rows of one trajectory (chains after a compaction, sub-agents) count as one sequence.
+    After it the weights add up to 1 (by `constant`: each is divided by `constant`), so gradients accumulated
+    over any cut into micro-batches, or added up over ranks, equal those of the whole. Rows of one trajectory
+    (chains after a compaction, sub-agents) count as one sequence.
     """
+    if kind == "constant":
+        return [replace(row, weights=tuple(w / constant for w in row.weights)) for row in samples]
     groups = list(_by_trajectory(samples).values()) if kind == "sequence" else [list(samples)]
     totals = [sum(sum(row.weights) for row in rows) for rows in groups]
     trained = sum(total > 0 for total in totals)
@@ -74,6 +114,11 @@ def normalise(samples: Sequence[Sample], kind: Normalisation) -> list[Sample]:
         scale = 1 / (total * trained) if total > 0 else 0.0
         scaled |= {id(row): replace(row, weights=tuple(w * scale for w in row.weights)) for row in rows}
     return [scaled[id(sample)] for sample in samples]
+
+
+def attempts(samples: Sequence[Sample]) -> int:
+    """Number of trajectories the samples are of."""
+    return len(_by_trajectory(samples))
 
 
 def _by_trajectory(samples: Sequence[Sample]) -> dict[Hashable, list[Sample]]:

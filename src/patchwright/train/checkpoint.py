@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from tokenizers import Tokenizer
+from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
@@ -60,18 +61,23 @@ def write_new_model(
         save_tokenizer(tokenizer, beside, chat_template=chat_template)
 
 
-def write_model(folder: Path, model: PreTrainedModel, origin: Path) -> None:
-    """Write weights and config into an empty folder, and the tokenizer's files of `origin` beside them."""
-    _save(folder, model)
+def write_model(
+    folder: Path, model: PreTrainedModel, origin: Path, state: dict[str, Tensor] | None = None
+) -> None:
+    """Write weights and config into an empty folder, and the tokenizer's files of `origin` beside them.
+
+    `state` takes the place of the model's own weights (an adapter merged in).
+    """
+    _save(folder, model, state)
     for file in origin.iterdir():
         stale_index = file.name.endswith(".index.json")  # names weight shards other than those just written
         if file.suffix in TOKENIZER_SUFFIXES and not stale_index and not (folder / file.name).exists():
             shutil.copy(file, folder / file.name)
 
 
-def _save(folder: Path, model: PreTrainedModel) -> None:
+def _save(folder: Path, model: PreTrainedModel, state: dict[str, Tensor] | None = None) -> None:
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, state_dict=state)
 
 
 def write_state(folder: Path, state: dict[str, Any]) -> None:

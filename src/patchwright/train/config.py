@@ -4,16 +4,31 @@ that recipes and the command line can name them without loading it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
+
+from pydantic import Field
 
 from patchwright.config import Config
 from patchwright.train.batch import Normalisation
 
-__all__ = ["LossName", "ModelConfig", "StepMetrics", "TrainConfig", "schedule"]
+__all__ = [
+    "LoraConfig",
+    "LossName",
+    "ModelConfig",
+    "Shape",
+    "StepMetrics",
+    "TrainConfig",
+    "planned",
+    "schedule",
+]
+
+Shape = Literal["trapezoid", "cosine", "linear", "constant"]
+"""The learning rate after its warm-up: flat, then down in the second half; a half cosine; a line; flat."""
 
 LossName = Literal["sft", "policy"]
-"""`sft`: cross-entropy. `policy`: the clipped surrogate of the GRPO family."""
+"""`sft`: cross-entropy. `policy`: `PolicyLoss()`, GRPO's, with the trainer's own normalisation."""
 
 
 class ModelConfig(Config):
@@ -39,6 +54,19 @@ class ModelConfig(Config):
     """Seed of the initial weights."""
 
 
+class LoraConfig(Config):
+    """Train small matrices beside the frozen ones (LoRA, arXiv 2106.09685); needs `peft`."""
+
+    rank: int = Field(default=16, ge=1)
+    """Width of the small matrices."""
+    alpha: float = 32.0
+    """What they give is scaled by alpha / rank."""
+    targets: tuple[str, ...] = ()
+    """Names (or ends of names) of the linear layers that get them; all but the head when empty."""
+    seed: int = 0
+    """Seed of their initial weights."""
+
+
 class TrainConfig(Config):
     """How weights are updated."""
 
@@ -53,22 +81,27 @@ class TrainConfig(Config):
     micro_batch_tokens: int = 1000
     """Tokens computed at once, padding included; changes speed and memory, not results. About 1,000 stays in
     a CPU's cache (6,000 is a third slower there); a GPU wants 16,000 or more."""
+    share_prefixes: bool = True
+    """Compute what rows have in common from their start once: turns of an attempt, attempts of a group.
+    Changes speed, not results (but for rounding); false for models that do their own attention."""
     minibatches: int = 1
     """Optimizer steps made of the samples of one `step`."""
     normalise: Normalisation = "sequence"
-    """What counts the same in the loss: every trajectory (`sequence`) or every token (`token`)."""
+    """What counts the same in the loss: every trajectory (`sequence`) or every token (`token`). RL has its
+    own, `rl.algorithm.normalise`."""
     temperature: float = 1.0
     """Sampling temperature of the rows: log-probs are taken of the distribution they were drawn from."""
-    clip_low: float = 0.2
-    """Policy loss: a probability may fall to 1 - clip_low of its sampled value before gradients stop."""
-    clip_high: float = 0.28
-    """Policy loss: a probability may rise to 1 + clip_high of its sampled value before gradients stop."""
     threads: int = 1
     """CPU threads of torch, for the whole process: on shared cores one is often fastest for small models."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of forward and backward passes; parameters and optimizer stay float32."""
     device: str = "cpu"
     """Where the model trains: `cpu`, `cuda`, `cuda:1`."""
+    lora: LoraConfig | None = None
+    """Train an adapter instead of all parameters: `-s sft.train.lora.rank=16`."""
+    recompute: bool = False
+    """Activation checkpointing: keep each layer's input only and compute the rest again on the way back. Less
+    memory, about a third more time, the same result."""
     seed: int = 0
     """Seed of the deal into minibatches."""
 
@@ -86,6 +119,21 @@ def schedule(
     return rise * max(floor, min(1.0, left))
 
 
+def planned(shape: Shape, step: int, total: int, *, warmup: int, floor: float) -> float:
+    """Factor on the learning rate at `step` (from 0) of `total`: linear warm-up, then the shape's way down.
+
+    `trapezoid` is `schedule`; the others count their way from the end of the warm-up, as the schedules of
+    that name in transformers and torchtune do, but for the warm-up's first step, which is not wasted at 0.
+    """
+    if shape == "trapezoid":
+        return schedule(step, step / total, warmup=warmup, floor=floor)
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    done = (step - warmup) / max(1, total - warmup)
+    left = {"cosine": 0.5 * (1 + math.cos(math.pi * done)), "linear": 1 - done, "constant": 1.0}[shape]
+    return floor + (1 - floor) * left
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepMetrics:
     """What one `Trainer.step` did; means are over trained tokens.
@@ -99,6 +147,8 @@ class StepMetrics:
     """Largest gradient norm before clipping."""
     tokens: int
     """Tokens of all rows, without padding."""
+    computed: int
+    """Tokens the model computed: with padding, and shared prefixes once."""
     trained: int
     """Tokens that carried weight."""
     updates: int
@@ -108,9 +158,19 @@ class StepMetrics:
     entropy: float
     """Of the model's distribution, nats."""
     clip_fraction: float
-    """Policy loss: share of tokens whose gradient the clip stopped."""
+    """Policy loss: share of tokens whose gradient the clip stopped, or cut."""
     kl: float
     """Policy loss: estimated KL from the sampling policy to the model, nats."""
+    reference_kl: float
+    """Policy loss with a KL term: its estimate, nats; else 0."""
+    masked: float
+    """Policy loss with a correction: share of tokens it masked or truncated; else 0."""
+    drift: float
+    """Policy loss: mean |log-prob of the trainer - of the engine| before the first update, nats."""
+    drift_max: float
+    """Largest such difference."""
+    drift_kl: float
+    """Estimated KL from engine to trainer before the first update, nats."""
     lr: float
     seconds: float
     """Wall time."""

@@ -3,7 +3,8 @@
 Shapes: B rows, T positions (longest row), N trained tokens (weight > 0), D hidden size, V vocabulary.
 
 Rows are padded on the right and attention is plain causal, without a mask: a position never sees what comes
-after it, so padding influences nothing and the fast attention kernels apply to every architecture.
+after it, so padding influences nothing and the fast attention kernels apply to every architecture. Rows that
+begin alike are one row of a forest instead (`train/tree.py`), with the attention of `train/attention.py`.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config, Qwe
 from transformers.utils import logging as transformers_logging
 
 from patchwright.errors import ConfigError
+from patchwright.train.attention import PlacedTree, forward_tree
 from patchwright.train.config import ModelConfig
 from patchwright.train.loss import token_logprobs
 from patchwright.train.tokenizer import END_OF_TURN, PAD
+from patchwright.train.tree import Forest
 from patchwright.types import Sample
 
 __all__ = ["Batch", "collate", "load_model", "logprobs", "new_model"]
@@ -107,16 +110,22 @@ def load_model(folder: str | Path) -> PreTrainedModel:
 def _check_head(model: PreTrainedModel, folder: Path) -> None:
     """Log-probs are read from the last hidden states: refuse a model that does more after them."""
     ids_BT = torch.arange(4)[None]
-    direct_BTV = _head(model)(_hidden(model, ids_BT))
+    direct_BTV = _head(model)(_decoder(model)(input_ids=ids_BT, use_cache=False).last_hidden_state)
     if not torch.allclose(direct_BTV, model(input_ids=ids_BT, use_cache=False).logits, atol=1e-4, rtol=1e-4):
         raise ConfigError(
             f"the model in {folder} transforms its logits (soft-capping?), which cannot be trained"
         )
 
 
-def _hidden(model: PreTrainedModel, ids_BT: Tensor) -> Tensor:
-    decoder = cast(nn.Module, model.get_decoder())  # type: ignore[no-untyped-call]
-    return cast(Tensor, decoder(input_ids=ids_BT, use_cache=False).last_hidden_state)
+def _hidden(model: PreTrainedModel, batch: Batch) -> Tensor:
+    decoder = _decoder(model)
+    if batch.tree is not None:
+        return forward_tree(decoder, batch.ids_BT, batch.tree)
+    return cast(Tensor, decoder(input_ids=batch.ids_BT, use_cache=False).last_hidden_state)
+
+
+def _decoder(model: PreTrainedModel) -> nn.Module:
+    return cast(nn.Module, model.get_decoder())  # type: ignore[no-untyped-call]
 
 
 def _head(model: PreTrainedModel) -> nn.Module:
@@ -128,8 +137,8 @@ def _head(model: PreTrainedModel) -> nn.Module:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows as tensors. `position_N` is where a trained token is predicted, in the flattened B x T grid: one
-    before the token itself."""
+    """Rows as tensors. `position_N` is where a trained token is predicted, in the flattened B x T grid: the
+    place of the token before it. Tokens stand in the order of their rows."""
 
     ids_BT: Tensor
     position_N: Tensor
@@ -137,42 +146,59 @@ class Batch:
     old_logprobs_N: Tensor
     advantages_N: Tensor
     weights_N: Tensor
+    tree: PlacedTree | None = None
+    """How the tokens attend when the rows are a forest (then B is 1)."""
 
 
-def collate(samples: Sequence[Sample], device: str | torch.device = "cpu") -> Batch:
-    """Pad rows on the right with id 0 and gather what belongs to the tokens that train."""
+def collate(
+    samples: Sequence[Sample], device: str | torch.device = "cpu", forest: Forest | None = None
+) -> Batch:
+    """Rows padded on the right with id 0, or as laid out in their `forest`, and what belongs to the tokens
+    that train."""
     width = max(len(sample) for sample in samples)
     picked = [(row, t) for row, s in enumerate(samples) for t in range(1, len(s)) if s.weights[t] > 0]
-    ids_BT = torch.tensor([sample.token_ids + (0,) * (width - len(sample)) for sample in samples])
+    if forest is None:
+        ids = [sample.token_ids + (0,) * (width - len(sample)) for sample in samples]
+        position = [row * width + t - 1 for row, t in picked]
+    else:
+        ids = [forest.token_ids]
+        position = [forest.places[row][t - 1] for row, t in picked]
 
     def floats(values: list[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float32, device=device)
 
+    def integers(values: list[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.long, device=device)
+
     return Batch(
-        ids_BT=ids_BT.to(device),
-        position_N=torch.tensor([row * width + t - 1 for row, t in picked], dtype=torch.long, device=device),
-        target_N=torch.tensor(
-            [samples[row].token_ids[t] for row, t in picked], dtype=torch.long, device=device
-        ),
+        ids_BT=torch.tensor(ids).to(device),
+        position_N=integers(position),
+        target_N=integers([samples[row].token_ids[t] for row, t in picked]),
         old_logprobs_N=floats([samples[row].logprobs[t] for row, t in picked]),
         advantages_N=floats([samples[row].advantages[t] for row, t in picked]),
         weights_N=floats([samples[row].weights[t] for row, t in picked]),
+        tree=None if forest is None else PlacedTree.of(forest, device),
     )
 
 
 def logprobs(
-    model: PreTrainedModel, batch: Batch, *, temperature: float = 1.0, max_logits: int = MAX_LOGITS
+    model: PreTrainedModel,
+    batch: Batch,
+    *,
+    temperature: float = 1.0,
+    train_entropy: bool = False,
+    max_logits: int = MAX_LOGITS,
 ) -> tuple[Tensor, Tensor]:
     """Log-probs and entropies of the batch's trained tokens (both N), as of sampling at `temperature`.
 
     The head runs over trained positions only, so the logits of prompts and padding are never made. Past
     `max_logits` (tokens x vocabulary) they are made in pieces, and once more on the way back.
     """
-    hidden_ND = _hidden(model, batch.ids_BT).flatten(0, 1)[batch.position_N]
+    hidden_ND = _hidden(model, batch).flatten(0, 1)[batch.position_N]
     head = _head(model)
 
     def piece(hidden_KD: Tensor, target_K: Tensor) -> tuple[Tensor, Tensor]:
-        return token_logprobs(head(hidden_KD), target_K, temperature=temperature)
+        return token_logprobs(head(hidden_KD), target_K, temperature=temperature, train_entropy=train_entropy)
 
     rows = max(1, max_logits // int(model.config.get_text_config().vocab_size))
     if len(hidden_ND) <= rows:

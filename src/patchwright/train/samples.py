@@ -6,7 +6,7 @@ made of the ids exactly as the engine saw them. A turn that lies on several rows
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from patchwright.errors import InfraError
@@ -15,11 +15,17 @@ from patchwright.types import Sample, Trajectory, Turn
 __all__ = ["samples"]
 
 
-def samples(trajectory: Trajectory, *, advantage: float = 0.0, context_weight: float = 0.0) -> list[Sample]:
+def samples(
+    trajectory: Trajectory,
+    *,
+    advantage: float | Mapping[int, float] = 0.0,
+    context_weight: float = 0.0,
+) -> list[Sample]:
     """The training rows of an attempt; empty when infrastructure failed it or it sampled nothing to train.
 
-    `advantage` goes to every sampled token. Sampled tokens have weight 1 (0 in turns marked `train=False`),
-    all other tokens `context_weight` (supervised training copies observations better with about 0.3).
+    `advantage` goes to every sampled token; a mapping gives each turn its own by the turn's id, 0 where it
+    has none. Sampled tokens have weight 1 (0 in turns marked `train=False`), all other tokens
+    `context_weight` (supervised training copies observations better with about 0.3).
     Leaves that train nothing (side calls, empty completions) make no row.
     Raises InfraError when the recorded turns do not fit together.
     """
@@ -66,11 +72,16 @@ def _chain(turns: Sequence[Turn], leaf: Turn) -> list[Turn]:
 
 
 def _row(
-    name: str, chain: Sequence[Turn], claimed: AbstractSet[int], advantage: float, context_weight: float
+    name: str,
+    chain: Sequence[Turn],
+    claimed: AbstractSet[int],
+    advantage: float | Mapping[int, float],
+    context_weight: float,
 ) -> Sample:
     ids: list[int] = []
     mask: list[int] = []
     logprobs: list[float] = []
+    advantages: list[float] = []
     weights: list[float] = []
     for turn in chain:
         prompt, sampled = len(turn.prompt_ids), len(turn.completion_ids)
@@ -78,6 +89,8 @@ def _row(
         ids += (*turn.prompt_ids, *turn.completion_ids)
         mask += [0] * prompt + [1] * sampled
         logprobs += [0.0] * prompt + list(turn.logprobs)
+        own = advantage.get(turn.id, 0.0) if isinstance(advantage, Mapping) else advantage
+        advantages += [0.0] * prompt + [own] * sampled
         weights += [context_weight * fresh] * prompt + [float(fresh and turn.train)] * sampled
     weights[0] = 0.0  # nothing comes before the first token, so nothing predicts it
     return Sample(
@@ -85,6 +98,6 @@ def _row(
         token_ids=tuple(ids),
         mask=tuple(mask),
         logprobs=tuple(logprobs),
-        advantages=tuple(advantage * sampled for sampled in mask),
+        advantages=tuple(advantages),
         weights=tuple(weights),
     )

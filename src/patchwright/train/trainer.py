@@ -15,18 +15,26 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from patchwright.errors import ConfigError
-from patchwright.train.batch import micro_batches, minibatches, normalise
+from patchwright.train.algorithm import PolicyLoss
+from patchwright.train.attention import enable_trees
+from patchwright.train.batch import attempts, micro_batches, minibatches, normalise, plan
 from patchwright.train.checkpoint import complete_folder, read_state, write_model, write_state
 from patchwright.train.config import LossName, StepMetrics, TrainConfig
-from patchwright.train.loss import policy_loss, sft_loss
+from patchwright.train.lora import Adapter
+from patchwright.train.loss import sft_loss
+from patchwright.train.memory import recompute_layers
 from patchwright.train.model import Batch, collate, load_model, logprobs
+from patchwright.train.objective import PolicyStep
+from patchwright.train.ratio import Drift
 from patchwright.types import Sample, Weights
 
 __all__ = ["Trainer"]
@@ -39,10 +47,9 @@ class _Tally:
     losses: list[float] = field(default_factory=list)
     grad_norms: list[float] = field(default_factory=list)
     skipped: int = 0
+    computed: int = 0
     trained: int = 0
     entropy: float = 0.0
-    clip_fraction: float = 0.0
-    kl: float = 0.0
 
 
 class Trainer:
@@ -55,11 +62,17 @@ class Trainer:
         self.origin = Path(model)
         self.steps = 0
         """Calls of `step` so far, those before a resume included."""
+        self._reference: PreTrainedModel | None = None
         self.model = load_model(self.origin)
         try:
             self.model.to(config.device)  # type: ignore[arg-type]
         except (RuntimeError, AssertionError) as error:
             raise ConfigError(f"the trainer's device {config.device!r} cannot be used: {error}") from error
+        if config.share_prefixes:
+            enable_trees(self.model)
+        self._adapter = Adapter(self.model, config.lora) if config.lora else None
+        if config.recompute:
+            recompute_layers(self.model)
         self._optimizer = torch.optim.AdamW(
             self._groups(), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True
         )
@@ -68,18 +81,21 @@ class Trainer:
         """Matrices decay; embeddings, the head and vectors do not."""
         heads = (self.model.get_input_embeddings(), self.model.get_output_embeddings())  # type: ignore[no-untyped-call]
         outside = {id(layer.weight) for layer in heads}
-        weights = list(self.model.parameters())
+        weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         decayed = [w for w in weights if w.dim() >= 2 and id(w) not in outside]
         kept = [w for w in weights if w.dim() < 2 or id(w) in outside]
         return [{"params": decayed}, {"params": kept, "weight_decay": 0.0}]
 
     # --- training -----------------------------------------------------------------------------
 
-    def step(self, samples: Sequence[Sample], *, loss: LossName, lr_scale: float = 1.0) -> StepMetrics:
+    def step(
+        self, samples: Sequence[Sample], *, loss: LossName | PolicyLoss, lr_scale: float = 1.0
+    ) -> StepMetrics:
         """Train on `samples` once, in `config.minibatches` optimizer steps at `config.lr * lr_scale`.
 
-        Rows without any weight train nothing; with no other rows, no update is made. An update whose gradient
-        is not finite is left out and counted in `skipped`.
+        Rows without any weight train nothing (normalised by `constant`, their trajectories count); with no
+        other rows, no update is made. An update whose gradient is not finite is left out and counted in
+        `skipped`. Raises EngineError past `PolicyLoss.max_drift`, before the first update.
         """
         started = time.monotonic()
         lr = self.config.lr * lr_scale
@@ -87,15 +103,45 @@ class Trainer:
             group["lr"] = lr
         rows = [sample for sample in samples if any(weight > 0 for weight in sample.weights)]
         tally = _Tally()
-        for part in minibatches(rows, self.config.minibatches, self.config.seed * 1_000_003 + self.steps):
-            self._update(part, loss, tally)
+        policy = self._policy(loss)
+        ready = policy.started(rows) if policy else rows
+        parts = minibatches(ready, self.config.minibatches, self.config.seed * 1_000_003 + self.steps)
+        share = attempts(samples) / max(1, len(parts))
+        for part in parts:
+            self._update(part, policy, tally, share)
         self.steps += 1
-        return self._metrics(tally, rows, lr, time.monotonic() - started)
+        return self._metrics(tally, policy, rows, lr, time.monotonic() - started)
 
-    def _update(self, part: Sequence[Sample], loss: LossName, tally: _Tally) -> None:
+    def _policy(self, loss: LossName | PolicyLoss) -> PolicyStep | None:
+        """The policy loss of a step; None for supervised ones."""
+        if loss == "sft":
+            return None
+        how = PolicyLoss(normalise=self.config.normalise) if loss == "policy" else loss
+        return PolicyStep(how, self._scores, self._reference_logprobs if how.kl != "none" else None)
+
+    def _normalised(self, part: Sequence[Sample], policy: PolicyStep | None, share: float) -> list[Sample]:
+        """The rows of an optimizer step, weights scaled; `share` is its part of the step's trajectories."""
+        if policy is None:
+            return normalise(part, self.config.normalise)
+        how = policy.how
+        return policy.updated(normalise(part, how.normalise, constant=how.constant_tokens * share))
+
+    def _update(self, part: Sequence[Sample], policy: PolicyStep | None, tally: _Tally, share: float) -> None:
         total = 0.0
-        for rows in micro_batches(normalise(part, self.config.normalise), self.config.micro_batch_tokens):
-            total += self._accumulate(collate(rows, self.config.device), loss, tally)
+        config = self.config
+        rows = self._normalised(part, policy, share)
+        for micro in plan(rows, config.micro_batch_tokens, share=config.share_prefixes):
+            tally.computed += micro.computed
+            total += self._accumulate(collate(micro.rows, config.device, micro.forest), policy, tally)
+        try:
+            self._apply(total, policy, tally)
+        finally:
+            self._optimizer.zero_grad(set_to_none=True)
+
+    def _apply(self, total: float, policy: PolicyStep | None, tally: _Tally) -> None:
+        """Take the optimizer step, unless the gradient is not finite, or not to be believed."""
+        if policy:
+            policy.check()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm).item()
         tally.grad_norms.append(norm)
         tally.losses.append(total)
@@ -103,51 +149,81 @@ class Trainer:
             self._optimizer.step()
         else:
             tally.skipped += 1
-        self._optimizer.zero_grad(set_to_none=True)
 
-    def _accumulate(self, batch: Batch, loss: LossName, tally: _Tally) -> float:
-        logprobs_N, entropy_N = self._logprobs(batch)
-        value = self._loss(batch, logprobs_N, loss, tally)
+    def _accumulate(self, batch: Batch, policy: PolicyStep | None, tally: _Tally) -> float:
+        entropy = policy is not None and policy.how.entropy_coef != 0
+        logprobs_N, entropy_N = self._logprobs(self.model, batch, train_entropy=entropy)
+        if policy is None:
+            value = sft_loss(logprobs_N, batch.weights_N)
+        else:
+            value = policy.loss(batch, logprobs_N, entropy_N)
         torch.autograd.backward(value)
         tally.trained += len(batch.target_N)
-        tally.entropy += entropy_N.sum().item()
+        tally.entropy += entropy_N.detach().sum().item()
         return value.item()
 
-    def _loss(self, batch: Batch, logprobs_N: Tensor, loss: LossName, tally: _Tally) -> Tensor:
-        if loss == "sft":
-            return sft_loss(logprobs_N, batch.weights_N)
-        value, sums = policy_loss(
-            logprobs_N,
-            batch.old_logprobs_N,
-            batch.advantages_N,
-            batch.weights_N,
-            clip_low=self.config.clip_low,
-            clip_high=self.config.clip_high,
-        )
-        tally.clip_fraction += sums["clip_fraction"].item()
-        tally.kl += sums["kl"].item()
-        return value
-
-    def _logprobs(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        kind = torch.device(self.config.device).type
+    def _logprobs(
+        self, model: PreTrainedModel, batch: Batch, *, train_entropy: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        kind, temperature = torch.device(self.config.device).type, self.config.temperature
         with torch.autocast(kind, torch.bfloat16, enabled=self.config.dtype == "bfloat16"):
-            return logprobs(self.model, batch, temperature=self.config.temperature)
+            return logprobs(model, batch, temperature=temperature, train_entropy=train_entropy)
 
-    def _metrics(self, tally: _Tally, rows: Sequence[Sample], lr: float, seconds: float) -> StepMetrics:
+    @torch.no_grad()
+    def _scores(self, rows: Sequence[Sample]) -> list[list[float]]:
+        """Log-probs, as the model is now, of every row's tokens that train."""
+        config, found = self.config, dict[int, list[float]]()
+        for micro in plan(rows, config.micro_batch_tokens, share=config.share_prefixes):
+            batch = collate(micro.rows, config.device, micro.forest)
+            values = iter(self._logprobs(self.model, batch)[0].tolist())
+            for row in micro.rows:
+                found[id(row)] = list(islice(values, sum(weight > 0 for weight in row.weights[1:])))
+        return [found[id(row)] for row in rows]
+
+    @torch.no_grad()
+    def _reference_logprobs(self, batch: Batch) -> Tensor:
+        """Those of the model the trainer started from, loaded when first asked for."""
+        if self._reference is None:
+            self._reference = load_model(self.origin)
+            self._reference.to(self.config.device)  # type: ignore[arg-type]
+            if self.config.share_prefixes:
+                enable_trees(self._reference)
+        return self._logprobs(self._reference, batch)[0]
+
+    def _metrics(
+        self, tally: _Tally, policy: PolicyStep | None, rows: Sequence[Sample], lr: float, seconds: float
+    ) -> StepMetrics:
         trained = max(1, tally.trained)
+        drift = policy.drift if policy else Drift()
         return StepMetrics(
             loss=sum(tally.losses) / max(1, len(tally.losses)),
             grad_norm=max(tally.grad_norms, default=0.0),
             tokens=sum(len(row) for row in rows),
+            computed=tally.computed,
             trained=tally.trained,
             updates=len(tally.losses) - tally.skipped,
             skipped=tally.skipped,
             entropy=tally.entropy / trained,
-            clip_fraction=tally.clip_fraction / trained,
-            kl=tally.kl / trained,
+            clip_fraction=policy.clipped / trained if policy else 0.0,
+            kl=policy.kl / trained if policy else 0.0,
+            reference_kl=policy.reference_kl / trained if policy else 0.0,
+            masked=policy.masked / trained if policy else 0.0,
+            drift=drift.mean,
+            drift_max=drift.largest,
+            drift_kl=drift.kl,
             lr=lr,
             seconds=seconds,
         )
+
+    @torch.no_grad()
+    def evaluate(self, samples: Sequence[Sample]) -> float:
+        """Mean cross-entropy of the tokens that carry weight, nats; trains nothing. 0 without any."""
+        rows = [sample for sample in samples if any(weight > 0 for weight in sample.weights)]
+        total = 0.0
+        for part in micro_batches(normalise(rows, "token"), self.config.micro_batch_tokens):
+            batch = collate(part, self.config.device)
+            total += sft_loss(self._logprobs(self.model, batch)[0], batch.weights_N).item()
+        return total
 
     @torch.no_grad()
     def score(self, token_ids: Sequence[int]) -> list[float]:
@@ -156,7 +232,7 @@ class Trainer:
         ids, zeros = tuple(token_ids), (0.0,) * len(token_ids)
         weights = (0.0,) + (1.0,) * (len(ids) - 1)
         row = Sample(token_ids=ids, mask=(0,) * len(ids), logprobs=zeros, advantages=zeros, weights=weights)
-        logprobs_N, _ = self._logprobs(collate([row], self.config.device))
+        logprobs_N, _ = self._logprobs(self.model, collate([row], self.config.device))
         return [float(value) for value in logprobs_N.tolist()]
 
     # --- saving -------------------------------------------------------------------------------
@@ -167,24 +243,40 @@ class Trainer:
         Raises StoreError when the disk refuses.
         """
         with complete_folder(folder) as beside:
-            write_model(beside, self.model, self.origin)
+            self._write_model(beside)
         return Weights(version=version, path=str(folder))
 
+    def _write_model(self, folder: Path) -> None:
+        """The weights; with LoRA merged ones, and the adapter alone in `adapter/`."""
+        if self._adapter is None:
+            write_model(folder, self.model, self.origin)
+        else:
+            write_model(folder, self.model, self.origin, self._adapter.merged())
+            self._adapter.save(folder / "adapter")
+
     def save_checkpoint(self, folder: Path) -> None:
-        """Write the model, the optimizer and the step count; the folder is also a model folder.
+        """Write the model, the optimizer and the step count; the folder is also a model folder. With LoRA the
+        adapter is all there is of the model: the rest did not change.
 
         Raises StoreError when the disk refuses.
         """
         with complete_folder(folder) as beside:
-            write_model(beside, self.model, self.origin)
-            write_state(beside, {"optimizer": self._optimizer.state_dict(), "steps": self.steps})
+            state = {"optimizer": self._optimizer.state_dict(), "steps": self.steps}
+            if self._adapter is None:
+                write_model(beside, self.model, self.origin)
+            else:
+                state["adapter"] = self._adapter.state()
+            write_state(beside, state)
 
     def load_checkpoint(self, folder: Path) -> None:
         """Go on exactly where `save_checkpoint` was called. Raises ConfigError when it is no checkpoint of
         this model."""
         state = read_state(folder)
         try:
-            self.model.load_state_dict(load_model(folder).state_dict())
+            if self._adapter is None:
+                self.model.load_state_dict(load_model(folder).state_dict())
+            else:
+                self._adapter.restore(state.get("adapter", {}))
             self._optimizer.load_state_dict(state["optimizer"])
         except (RuntimeError, ValueError) as error:
             raise ConfigError(f"{folder} is a checkpoint of another model: {error}") from error

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from patchwright.errors import EngineError
+from patchwright.train.algorithm import PolicyLoss
 from patchwright.train.config import LossName, ModelConfig, StepMetrics, TrainConfig
 from patchwright.types import Sample, Weights
 
@@ -57,7 +58,9 @@ class TrainerProcess:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def step(self, samples: Sequence[Sample], *, loss: LossName, lr_scale: float = 1.0) -> StepMetrics:
+    async def step(
+        self, samples: Sequence[Sample], *, loss: LossName | PolicyLoss, lr_scale: float = 1.0
+    ) -> StepMetrics:
         """`Trainer.step`."""
         return await self._call(_step, samples, loss, lr_scale)
 
@@ -70,6 +73,10 @@ class TrainerProcess:
     async def score(self, token_ids: Sequence[int]) -> list[float]:
         """`Trainer.score`."""
         return await self._call(_score, token_ids)
+
+    async def evaluate(self, samples: Sequence[Sample]) -> float:
+        """`Trainer.evaluate`."""
+        return await self._call(_evaluate, samples)
 
     async def save_weights(self, folder: Path, version: int) -> Weights:
         """`Trainer.save_weights`."""
@@ -118,7 +125,7 @@ def _child() -> Trainer:
     return _trainer
 
 
-def _step(samples: Sequence[Sample], loss: LossName, lr_scale: float) -> StepMetrics:
+def _step(samples: Sequence[Sample], loss: LossName | PolicyLoss, lr_scale: float) -> StepMetrics:
     return _child().step(samples, loss=loss, lr_scale=lr_scale)
 
 
@@ -129,6 +136,10 @@ def _steps(batches: Sequence[Sequence[Sample]], loss: LossName, lr_scales: Seque
 
 def _score(token_ids: Sequence[int]) -> list[float]:
     return _child().score(token_ids)
+
+
+def _evaluate(samples: Sequence[Sample]) -> float:
+    return _child().evaluate(samples)
 
 
 def _save_weights(folder: Path, version: int) -> Weights:

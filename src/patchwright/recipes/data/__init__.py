@@ -1,0 +1,1 @@
+"""Trajectories out of runs as data sets, and published data sets in as runs."""

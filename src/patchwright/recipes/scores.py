@@ -1,0 +1,101 @@
+"""Scores given while attempts are made, for rewards beside the outcome: a judge's or a trained model's for
+each turn (process reward), a verifier's for the whole attempt.
+
+A score that could not be given changes nothing: the trajectory stays as it is, and whoever makes rewards of
+it takes the mean of the group's others (`policy.py`), so that a judge that is down is never a low reward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from patchwright.config import Config
+from patchwright.gateway.session import Session
+from patchwright.recipes.judge import Judge, Watch
+from patchwright.recipes.judge_config import JudgeConfig
+from patchwright.recipes.verifier_model import ScoringConfig, Verifier, open_verifier, with_turn_scores
+from patchwright.rollout.rollout import Conversation, Job, Line
+from patchwright.types import Outcome, Trajectory, Turn
+
+__all__ = ["Scores", "ScoresConfig", "open_scores"]
+
+
+class ScoresConfig(Config):
+    """Who scores attempts while they are made; `rl.algorithm` says what the scores are worth."""
+
+    judge: JudgeConfig = JudgeConfig()
+    """A judge of turns behind an endpoint; none while `base_url` is empty."""
+    verifiers: tuple[str, ...] = ()
+    """Folders of trained verifiers: of whole attempts, or of turns (process reward)."""
+    scoring: ScoringConfig = ScoringConfig()
+    """How they compute."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WatchedLine(Line):
+    """A line whose conversations a judge watches."""
+
+    judge: Judge
+    watches: dict[str, Watch] = field(default_factory=dict)
+
+    def converse(self, job: Job, on_turn: Callable[[Turn], None] | None = None) -> Conversation:
+        """As `Line` does; each turn that is recorded begins the judging of those before it."""
+        if job.id in self.watches:
+            self.watches.pop(job.id).cancel()  # made anew: the attempt before was void
+        watch = Watch(self.judge, job.task.prompt)
+        session = super().converse(job, lambda _: watch.saw(session.turns, session.messages))
+        if isinstance(session, Session):
+            self.watches[job.id] = watch
+        return session
+
+
+class Scores:
+    """The scorers of one run; made by `open_scores`."""
+
+    def __init__(self, judge: Judge | None, verifiers: list[Verifier]) -> None:
+        self.judge, self._verifiers = judge, verifiers
+        self._watches: dict[str, Watch] = {}
+
+    def over(self, line: Line) -> Line:
+        """The line as it is to be rolled out on: watched where there is a judge."""
+        if self.judge is None:
+            return line
+        parts = {name: getattr(line, name) for name in ("backend", "agent", "model", "grade", "keep")}
+        return _WatchedLine(**parts, judge=self.judge, watches=self._watches)
+
+    def record(self) -> dict[str, float | int | None]:
+        """Votes of the judge so far, by what became of them, for the run's metrics."""
+        votes = self.judge.votes if self.judge else {}
+        return {f"votes_{name}": count for name, count in sorted(votes.items())}
+
+    async def finish(self, trajectory: Trajectory) -> Trajectory:
+        """The attempt with its scores; the very same object where there are none to give.
+
+        Raises EngineError when a verifier's process died.
+        """
+        watch = self._watches.pop(trajectory.id, None)
+        if trajectory.outcome is Outcome.VOID:
+            if watch is not None:
+                watch.cancel()
+            return trajectory
+        for verifier in self._verifiers:
+            trajectory = (await verifier.score([trajectory]))[0]
+        given = await watch.scores(trajectory) if watch is not None else {}
+        return with_turn_scores(trajectory, given) if given else trajectory
+
+
+@asynccontextmanager
+async def open_scores(config: ScoresConfig) -> AsyncIterator[Scores]:
+    """Open the scorers that are configured. Raises ConfigError when a folder is no verifier."""
+    async with AsyncExitStack() as stack:
+        judge = Judge(config.judge) if config.judge.base_url else None
+        if judge is not None:
+            await stack.enter_async_context(aclosing(judge))
+        verifiers = [
+            await stack.enter_async_context(open_verifier(Path(folder), config.scoring))
+            for folder in config.verifiers
+        ]
+        yield Scores(judge, verifiers)

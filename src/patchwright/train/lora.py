@@ -1,0 +1,94 @@
+"""LoRA (arXiv 2106.09685) through `peft`: small matrices beside the frozen ones, trained in their place.
+
+The layers are put into the loaded model itself, so the rest of the trainer does not know of them. What is
+written out is both: the weights with the adapter merged in, which every engine loads, and the adapter alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from patchwright.errors import ConfigError
+from patchwright.train.config import LoraConfig
+
+__all__ = ["Adapter"]
+
+_NAME = "default"
+_BASE = ".base_layer."
+
+
+class Adapter:
+    """The LoRA layers of a model. Example: `Adapter(model, LoraConfig(rank=8)).save(Path("adapter"))`"""
+
+    def __init__(self, model: PreTrainedModel, config: LoraConfig) -> None:
+        """Put the layers into `model` and freeze all else; its outputs do not change yet (B starts at 0).
+
+        Raises ConfigError when peft is not installed, or the model has no such layers.
+        """
+        self._model = model
+        peft = _peft()
+        wanted = peft.LoraConfig(
+            r=config.rank,
+            lora_alpha=config.alpha,
+            target_modules=list(config.targets) or "all-linear",
+            lora_dropout=0.0,
+            bias="none",
+            task_type="CAUSAL_LM",
+        )
+        try:
+            with torch.random.fork_rng(), warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by an older name
+                torch.manual_seed(config.seed)
+                self._peft: Any = peft.get_peft_model(model, wanted)
+        except ValueError as error:
+            raise ConfigError(
+                f"`lora.targets` does not fit the model: {str(error).splitlines()[0]}"
+            ) from error
+        settings = self._peft.peft_config[_NAME]
+        settings.target_modules = sorted(settings.target_modules)  # a set's order changes from run to run
+        model.train(False)
+
+    def state(self) -> dict[str, Tensor]:
+        """The trained tensors by name, those of the model itself: what resuming needs."""
+        return {name: weight for name, weight in self._model.named_parameters() if weight.requires_grad}
+
+    @torch.no_grad()
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Take over what `state` gave. Raises ValueError when it is of another adapter."""
+        mine = self.state()
+        if {name: weight.shape for name, weight in mine.items()} != {n: w.shape for n, w in state.items()}:
+            raise ValueError("its adapter has other layers or another rank")
+        for name, weight in mine.items():
+            weight.copy_(state[name])
+
+    @torch.no_grad()
+    def merged(self) -> dict[str, Tensor]:
+        """The whole model's state with the adapter added to the matrices it stands beside; a copy of these,
+        so that training goes on from the unmerged ones."""
+        kept = {name: value for name, value in self._model.state_dict().items() if ".lora_" not in name}
+        state = {name.replace(_BASE, "."): value for name, value in kept.items()}
+        for name, module in self._model.named_modules():
+            if hasattr(module, "get_delta_weight"):
+                weight = f"{name}.weight"
+                state[weight] = state[weight] + module.get_delta_weight(_NAME)
+        return state
+
+    def save(self, folder: Path) -> None:
+        """Write the adapter as peft, vLLM and SGLang load it: `adapter_config.json` and safetensors."""
+        self._peft.save_pretrained(folder)
+
+
+def _peft() -> Any:
+    try:
+        return importlib.import_module("peft")
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"LoRA needs {error.name}, which is not installed; pip install 'patchwright[lora]'"
+        ) from None

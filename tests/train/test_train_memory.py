@@ -1,0 +1,87 @@
+"""What is held in memory, counted in elements by tensor: shapes, not clocks or allocators."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from patchwright.train.config import TrainConfig
+from patchwright.train.model import collate, load_model, logprobs
+from patchwright.train.trainer import Trainer
+from patchwright.types import Sample
+
+VOCABULARY = 259
+
+
+class Largest(TorchDispatchMode):
+    """The largest tensor any operation makes, forward or backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        made = operation(*args, **(kwargs or {}))
+        tensors = [leaf for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor)]
+        self.elements = max([self.elements, *(tensor.numel() for tensor in tensors)])
+        return made
+
+
+def long_row(length):
+    zeros = (0.0,) * length
+    return Sample(
+        token_ids=tuple(3 + index % 250 for index in range(length)),
+        mask=(1,) * length,
+        logprobs=zeros,
+        advantages=zeros,
+        weights=(0.0,) + (1.0,) * (length - 1),
+    )
+
+
+def loss_of(model, batch, limit):
+    logprobs_N, _ = logprobs(model, batch, max_logits=limit)
+    loss = -logprobs_N.mean()
+    loss.backward()
+    return loss.item()
+
+
+def test_logits_of_a_long_row_are_never_whole_and_the_result_is_the_same(model_folder):
+    """4,000 tokens with room for 64 rows of logits: as 32k with a real vocabulary within 128 MB."""
+    batch, losses, gradients, sizes = collate([long_row(4000)]), [], [], []
+    for limit in (64 * VOCABULARY, 2**25):
+        model = load_model(model_folder)
+        with Largest() as seen:
+            losses.append(loss_of(model, batch, limit))
+        sizes.append(seen.elements)
+        gradients.append([weight.grad for weight in model.parameters()])
+    assert sizes[1] >= 3999 * VOCABULARY, "the naive way makes them whole"
+    assert sizes[0] <= 4000 * 48, "in pieces nothing is larger than the feed-forward layer's activations"
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    for first, second in zip(*gradients, strict=True):
+        torch.testing.assert_close(first, second, atol=1e-6, rtol=1e-4)
+
+
+def kept_for_backward(trainer, batch):
+    held = {}
+
+    def pack(tensor):
+        held[tensor.data_ptr()] = tensor.numel()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        logprobs(trainer.model, batch)
+    weights = {weight.data_ptr() for weight in trainer.model.parameters()}
+    return sum(count for place, count in held.items() if place not in weights)
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 4}])
+def test_recomputing_layers_holds_less_and_gives_the_same_step(model_folder, make_rows, lora):
+    rows, after, held = make_rows(4), [], []
+    for recompute in (False, True):
+        trainer = Trainer(model_folder, TrainConfig(lr=1e-2, recompute=recompute, lora=lora))
+        held.append(kept_for_backward(trainer, collate(rows)))
+        trainer.step(rows, loss="sft")
+        after.append([weight.detach().clone() for weight in trainer.model.parameters()])
+    assert held[1] < 0.4 * held[0]
+    for first, second in zip(*after, strict=True):
+        torch.testing.assert_close(first, second, atol=1e-6, rtol=1e-6)
