@@ -62,9 +62,12 @@ class Row:
 
 
 def tokens_of(trajectory: Trajectory) -> Tokens:
-    """As recorded, else as the endpoint counted them in the replies' `usage`; zero when nobody did."""
+    """As recorded, or as the API counted them; without turns as the replies' `usage` has them, else zero."""
     total, length = Tokens(), dict[int | None, int]()
     for turn in trajectory.turns:
+        if turn.usage:
+            total += Tokens(input=turn.usage.prompt, cached=turn.usage.cached, output=turn.usage.completion)
+            continue
         before = length.get(turn.parent, 0) if turn.parent is not None else 0
         asked = before + len(turn.prompt_ids)
         length[turn.id] = asked + len(turn.completion_ids)

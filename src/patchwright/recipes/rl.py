@@ -19,10 +19,11 @@ from pathlib import Path
 
 from patchwright.config import Config
 from patchwright.engine.base import Engine
-from patchwright.errors import EngineError
+from patchwright.engine.http import HttpEngine
+from patchwright.errors import ConfigError, EngineError
 from patchwright.metrics import Metrics
 from patchwright.recipes.agents import open_agent
-from patchwright.recipes.assembly import LineConfig, open_boxes, open_engine, open_line
+from patchwright.recipes.assembly import LineConfig, SamplingConfig, open_boxes, open_engine, open_line
 from patchwright.recipes.progress import Stage, View
 from patchwright.recipes.task_import import benchmark_tasks
 from patchwright.render import Renderer
@@ -138,6 +139,16 @@ async def check_parity(engine: Engine, trainer: TrainerProcess, config: RlConfig
     return gap
 
 
+def refuse_truncation(engine: Engine, sampling: SamplingConfig) -> None:
+    """Raises ConfigError when the engine draws from a part of the distribution and tells the log-probs of the
+    whole: no ratio to the trained policy would be true."""
+    if sampling.top_p < 1 and isinstance(engine, HttpEngine) and not engine.processed:
+        raise ConfigError(
+            f"`line.sampling.top_p` is {sampling.top_p}, and {engine.name} tells log-probs from before top-p, "
+            "which cannot be trained on; set it to 1, or use `local` or `vllm`"
+        )
+
+
 def choose(tasks: Sequence[Task], step: int, count: int, seed: int) -> list[Task]:
     """The tasks of a round: passes over all tasks, each pass in its own order. Depends on nothing else, so
     a resumed run goes on with the tasks an unbroken one would have had."""
@@ -251,6 +262,7 @@ async def run_rl(
         agent = await stack.enter_async_context(open_agent(line_config.agent))
         backend = await stack.enter_async_context(open_boxes(line_config.sandbox))
         engine = await stack.enter_async_context(open_engine(model, line_config.engine))
+        refuse_truncation(engine, line_config.sampling)
         renderer = Renderer.load(str(model))
         opened = open_line(backend, agent, engine, renderer, history=line_config.history)
         line = await stack.enter_async_context(opened)

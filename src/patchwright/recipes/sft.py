@@ -56,15 +56,21 @@ async def run_sft(
     refuse_ids((t.task_id for t in resolved), bench, allow=line.allow_overlap)
     samples = sft_samples(resolved, config)
     if not samples:
-        raise ConfigError(
-            f"run {data} has no resolved trajectory with recorded tokens to train on; "
-            "roll out with a local model or an expert first"
-        )
+        raise ConfigError(_nothing(data, resolved))
     stored = {"sft": config.model_dump(mode="json"), "model": str(model), "data": str(data)}
     with Run.create_or_open(folder, stored) as run:
         async with TrainerProcess(model, config.train) as trainer:
             await train_sft(trainer, run, samples, config, view)
             return await trainer.save_weights(run.folder("weights", 1), 1)
+
+
+def _nothing(data: Path, resolved: Sequence[Trajectory]) -> str:
+    """Why a run has nothing to train on."""
+    if any(turn.usage for trajectory in resolved for turn in trajectory.turns):
+        why = "was made with an API, which gives text and no tokens: nothing can be trained on it"
+    else:
+        why = "has no resolved trajectory with recorded tokens to train on"
+    return f"run {data} {why}; roll out with a local model or an expert first"
 
 
 async def train_sft(

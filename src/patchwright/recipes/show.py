@@ -175,11 +175,17 @@ def _headline(trajectory: Trajectory, entry: Entry | None) -> Text:
 
 
 def _tokens(turns: tuple[Turn, ...]) -> str:
-    prompt = sum(len(turn.prompt_ids) for turn in turns)
-    sampled = sum(len(turn.completion_ids) for turn in turns)
+    prompt = sum(turn.usage.prompt if turn.usage else len(turn.prompt_ids) for turn in turns)
+    sampled = sum(map(_length, turns))
     trained = sum(len(turn.completion_ids) for turn in turns if turn.train)
     share = f" ({trained / (prompt + sampled):.1%} of all tokens train)" if sampled else ""
+    if any(turn.usage for turn in turns):
+        share = " (counted by the API; none can be trained on)"
     return f"{len(turns)} turns, {prompt} prompt tokens, {sampled} sampled tokens{share}"
+
+
+def _length(turn: Turn) -> int:
+    return turn.usage.completion if turn.usage else len(turn.completion_ids)
 
 
 def _drift(turns: tuple[Turn, ...]) -> str:
@@ -207,8 +213,8 @@ def _conversation(trajectory: Trajectory, limit: int) -> Iterator[Rule | Text]:
 def _sampled(turn: Turn | None) -> str:
     if turn is None:
         return ""
-    count = len(turn.completion_ids)
-    mean = f", mean log-prob {sum(turn.logprobs) / count:.3f}" if count else ""
+    count = _length(turn)
+    mean = f", mean log-prob {sum(turn.logprobs) / count:.3f}" if turn.logprobs else ""
     kept = "".join(f", {legible(kind)}" for kind in turn.drift) + ("" if turn.train else ", not trained on")
     return f" (turn {turn.id}: {count} tokens{mean}, {turn.finish}, {turn.seconds:.1f} s{kept})"
 
