@@ -170,7 +170,7 @@ def _completion(text: str) -> Json | None:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds an API asks to be left alone, by a number or a date (RFC 9110, 10.2.3); None: it says nothing."""
+    """Seconds an API asks to be left alone, by a number or a date (RFC 9110, 10.2.3), if it does."""
     said = headers.get("retry-after", "")
     seconds = math.nan
     with contextlib.suppress(ValueError):
