@@ -16,7 +16,10 @@ TEST = (
 LATER = "from mod import double\n\n\ndef test_seven():\n    assert double(7) == 14\n"
 FAILING = ("test_mod.py::test_three", "test_mod.py::TestMore::test_five", "test_other.py::test_seven")
 PASSING = ("test_mod.py::test_two", "test_mod.py::test_text")
-CFG = "[metadata]\nname = double\nversion = 1.0\n\n[tool:pytest]\naddopts = -p no:cacheprovider --disable-plugin-autoload\n"
+CFG = (
+    "[metadata]\nname = double\nversion = 1.0\n\n"
+    "[tool:pytest]\naddopts = -p no:cacheprovider --disable-plugin-autoload\n"
+)
 FILES = {
     "mod.py": BAD,
     "test_mod.py": TEST,

@@ -24,7 +24,8 @@ git config --global user.email a@b; git config --global user.name a
 git config --global protocol.file.allow always
 git init -q -b main . && git add -A && git commit -qm base && git tag v1.2.3
 fix() {{ echo "# {SECRET}-$1" >> mod.py && git commit -qam "{SECRET} $1"; }}
-git checkout -qb fixed && fix branch && git tag -a v1.2.4 -m '{SECRET} tag' && git notes add -m '{SECRET} note'
+git checkout -qb fixed && fix branch
+git tag -a v1.2.4 -m '{SECRET} tag' && git notes add -m '{SECRET} note'
 git checkout -q main && fix reflog && git reset -q --hard HEAD~1
 echo '{SECRET}-stash' >> mod.py && git stash -q
 echo '{SECRET}-loose' | git hash-object -w --stdin
@@ -215,7 +216,7 @@ LIE = "PASSED test_mod.py::test_three\n"
     ("log", "finding"),
     [
         (REAL, ""),
-        (LIE + REAL, "forged: 2 tests pass, pytest counts 1"),
+        (LIE + REAL, "forged: passes and fails: test_mod.py::test_three"),
         (REAL + LIE, "forged: passes and fails: test_mod.py::test_three"),
         (REAL.replace("FAILED test_mod.py::test_three - assert 5 == 6\n", LIE), "forged: 2 tests pass"),
         (LIE, "forged: 1 tests pass in a log without pytest's last line"),

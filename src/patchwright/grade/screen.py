@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from patchwright.grade.diff import Diff, Section, matcher, parse
+from patchwright.grade.diff import Diff, Section, matcher, parse_tests
 from patchwright.types import Task
 
 __all__ = ["protected", "suspicions"]
@@ -58,7 +58,7 @@ _SHOWN = 160
 
 def protected(task: Task, diff: Diff) -> tuple[str, ...]:
     """Paths of the patch that say how tests run, apart from those the task puts back anyway."""
-    own = {*task.tests.files, *parse(task.tests.patch).paths}
+    own = {*task.tests.files, *parse_tests(task.tests.patch).paths}
     globs = [*_ALWAYS, *(glob for word, found in _BY_WORD.items() if _has(task, word) for glob in found)]
     patterns = [matcher(glob) for glob in globs]
     named = _named_files(task)

@@ -22,6 +22,7 @@ from patchwright.engine.base import Engine
 from patchwright.errors import EngineError
 from patchwright.metrics import Metrics
 from patchwright.recipes.assembly import LineConfig, open_agent, open_boxes, open_engine, open_line
+from patchwright.recipes.cheats import OnCheat, attempted_cheats, earned
 from patchwright.recipes.progress import Stage, View
 from patchwright.recipes.task_import import benchmark_tasks
 from patchwright.render import Renderer
@@ -60,6 +61,9 @@ class RlConfig(Config):
     """Reward of a resolved attempt."""
     reward_unresolved: float = -1.0
     """Reward of an unresolved attempt. Void attempts have none."""
+    on_cheat: OnCheat = "unresolved"
+    """What an attempt with an integrity finding earns: `unresolved`, whatever its tests say, or `keep`, the
+    reward of its verdict."""
     keep_hackable: bool = True
     """Train on tasks that `patchwright tasks validate` found hackable too; flaky and broken ones are never
     trained on."""
@@ -167,7 +171,7 @@ def _reward(trajectory: Trajectory, config: RlConfig) -> float | None:
         Outcome.RESOLVED: config.reward_resolved,
         Outcome.UNRESOLVED: config.reward_unresolved,
         Outcome.VOID: None,
-    }[trajectory.outcome]
+    }[earned(trajectory, config.on_cheat)]
 
 
 def _jobs(tasks: Sequence[Task], config: RlConfig, pace: LineConfig, step: int) -> list[Job]:
@@ -218,6 +222,7 @@ def _record(
         "attempts": len(rollouts),
         "void": len(rollouts) - len(graded),
         "resolve_rate": resolved / len(graded) if graded else 0.0,
+        "cheat_rate": attempted_cheats(graded),
         "turns": sum(len(t.turns) for t in rollouts) / max(1, len(rollouts)),
         "submitted": sum(t.exit == "submitted" for t in rollouts) / max(1, len(rollouts)),
         "seconds": round(seconds, 2),
