@@ -22,8 +22,6 @@ from patchwright.types import Grade, GradeState, Task
 
 __all__ = ["Grader", "Grading", "open_box"]
 
-NO_WITNESS = "the runner called its witness more or less often than with the untouched code"
-
 _UNTOUCHED = Diff()
 
 
@@ -153,16 +151,19 @@ class Grader:
             await self._blame(
                 task, diff, "the tests were killed, out of memory perhaps", GradeState.ENV_BROKEN
             )
-        if grade.resolved and not await self._witnessed(task, diff, ran):
-            return dataclasses.replace(grade, state=GradeState.NO_REPORT, reason=NO_WITNESS)
-        return grade
+        return await self._witnessed(task, diff, ran, grade) if grade.resolved else grade
 
-    async def _witnessed(self, task: Task, diff: Diff, ran: Ran) -> bool:
-        """Whether the runner called the witness as often as its command says, or else as often as with the
-        untouched code: never, when the command starts pytest in a way of its own."""
+    async def _witnessed(self, task: Task, diff: Diff, ran: Ran, grade: Grade) -> Grade:
+        """Resolved only if the runner called the witness as often as its command says, or else as often as
+        with the untouched code: never, when the command starts pytest in a way of its own."""
         if ran.sessions is None or 0 < ran.sessions <= Witness.sessions(task.tests.command):
-            return True
-        return not diff.sections or ran.sessions == (await self._graded(task, _UNTOUCHED)).sessions
+            return grade
+        if not diff.sections or ran.sessions == (must := (await self._graded(task, _UNTOUCHED)).sessions):
+            return grade
+        reason = (
+            f"unwitnessed: there are results of {ran.sessions} runs of pytest, of the untouched code {must}"
+        )
+        return dataclasses.replace(grade, state=GradeState.NO_REPORT, reason=reason, findings=(reason,))
 
     async def _blame(self, task: Task, diff: Diff, problem: str, state: GradeState) -> None:
         """Return when it is the patch's doing: the untouched code does better. Else raise GradeError."""

@@ -1,10 +1,10 @@
 """A witness beside pytest: what the tests print may be anybody's, what the witness seals is the runner's.
 
-For tasks graded `strict` whose command starts pytest. The key lies in a file for the moment between the start
-of the command and the start of pytest, which takes it before it imports anything of the repository; it is in
-no command line and in no environment. Code that runs in the tests' own process can still dig the seal out of
-memory; `screen.py` flags code that digs, and the witness notes when parts of the runner are no longer what
-they were.
+For tasks graded `strict` whose command starts pytest. The key lies in the plugin's file for the moment
+between the start of the command and the start of pytest, which takes it before it imports anything of the
+repository; it is in no command line and in no environment. Code that runs in the tests' own process can still
+dig the seal out of memory; `screen.py` flags code that digs, and the witness notes when parts of the runner
+are no longer what they were.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import marshal
 import re
 import secrets
+import zlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -71,8 +72,9 @@ class Witness:
         name = secrets.token_hex(8)
         found = cls(f"/tmp/patchwright-{name}", f"patchwright_{name}", secrets.token_hex(32).encode())
         paths = json.dumps([f"{task.workdir}/{path}" for path in watched])
-        await box.write(f"{found.folder}/{found.module}.py", _plugin())
-        await box.write(f"{found.folder}/key", found.key + b"\n" + paths.encode())
+        await box.write(
+            f"{found.folder}/{found.module}.py", b"# key %b %b\n" % (found.key, paths.encode()) + _plugin()
+        )
         return found
 
     @staticmethod
@@ -134,11 +136,13 @@ def _sealed(key: bytes, body: bytes, seal: bytes) -> bool:
 def _plugin() -> bytes:
     """The plugin as it is written into boxes: its text, and its code for interpreters like this one, which
     spares them pytest's rewriting and the compiler."""
-    text = (Path(__file__).parent / "witness_plugin.py").read_text(encoding="utf-8")
-    code = marshal.dumps(compile(text, "patchwright_witness.py", "exec", dont_inherit=True))
+    text = (Path(__file__).parent / "witness_plugin.py").read_bytes()
+    code = marshal.dumps(compile(text, "patchwright_witness.py", "exec", dont_inherit=True, optimize=2))
     return (
-        '"""PYTEST_DONT_REWRITE"""\nimport marshal\nfrom importlib.util import MAGIC_NUMBER\n'
-        f"exec(marshal.loads({code!r}) if MAGIC_NUMBER == {MAGIC_NUMBER!r} else {text!r})\n"
+        '"""PYTEST_DONT_REWRITE"""\nimport marshal, zlib\nfrom importlib.util import MAGIC_NUMBER\n'
+        f"ours = MAGIC_NUMBER == {MAGIC_NUMBER!r}\n"
+        f"made = zlib.decompress({zlib.compress(code)!r} if ours else {zlib.compress(text)!r})\n"
+        "exec(marshal.loads(made) if ours else made)\n"
     ).encode()
 
 

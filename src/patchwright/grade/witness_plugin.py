@@ -20,12 +20,18 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - p
 _WATCHED = (
     *("_pytest." + name for name in ("assertion.rewrite", "outcomes", "python", "python_api", "raises")),
     *("_pytest." + name for name in ("reports", "runner", "skipping", "unittest")),
-    *("pluggy." + name for name in ("_callers", "_hooks", "_manager")),
-    "unittest.case",
+    *("pluggy._callers", "pluggy._hooks", "unittest.case"),
 )
+_CLASSES = (
+    *("AbstractRaises", "ApproxBase", "ApproxScalar", "AssertionRewriter", "BaseReport", "CallInfo"),
+    *("Function", "HookCaller", "RaisesContext", "RaisesExc", "TestCase", "TestCaseFunction"),
+    *("TestReport", "_AssertRaisesBaseContext", "_AssertRaisesContext", "_Outcome"),
+)
+"""Those of their classes that decide: to look at an object costs a page of memory of the fork server's."""
 _CALLED = (FunctionType, classmethod, staticmethod)
 _FIXED = (*_CALLED, BuiltinFunctionType, property, type)
 """What nobody rebinds in an honest run, other than variables."""
+_MARK = b"# key "
 _lstat = os.lstat
 
 
@@ -33,16 +39,18 @@ class _Record:
     """The results, and what the key's file held."""
 
     def __init__(self) -> None:
-        """Take the key and leave the next one in its place. Raises OSError without one."""
-        path = os.path.join(_FOLDER, "key")  # noqa: PTH118
-        with open(path, "r+b") as file:  # noqa: PTH123
-            self._key, watched = file.read().split(b"\n", 1)
-            file.seek(0)
-            file.truncate()
-            file.write(hashlib.sha256(self._key).hexdigest().encode() + b"\n" + watched)
+        """Take the key out of the first line of our own file, and leave the next one in its place. Raises
+        ValueError without one."""
+        with open(__file__, "r+b") as file:  # noqa: PTH123
+            line = file.readline()
+            if not line.startswith(_MARK):
+                raise ValueError("there is no key")
+            self._key, watched = line[len(_MARK) :].split(b" ", 1)
+            file.seek(len(_MARK))
+            file.write(hashlib.sha256(self._key).hexdigest().encode())
         self.watched = json.loads(watched.decode())
         """Paths of files that nobody may write to."""
-        self._out = os.open(path[: -len("key")] + "results", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._out = os.open(_FOLDER + "/results", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._mine, self._count = os.getpid(), 0
 
     def write(self, kind: str, **values: Any) -> None:
@@ -62,7 +70,7 @@ def _spaces() -> Any:
         space = vars(sys.modules[name]) if name in sys.modules else {}
         yield name, space
         for value in list(space.values()):
-            if isinstance(value, type) and value.__module__ == name:
+            if isinstance(value, type) and value.__name__ in _CLASSES and value.__module__ == name:
                 yield name + "." + value.__name__, vars(value)
 
 
@@ -74,7 +82,7 @@ def _copies() -> Any:
     """What is in the namespaces now: objects, and the code of functions."""
     copies = {}
     for name, space in _spaces():
-        held = dict(space)
+        held = space.copy()  # of the class's own dictionary at once, which `dict(space)` goes through by name
         copies[name] = held, [(key, _code(item)) for key, item in held.items() if type(item) in _CALLED]
     return copies
 
@@ -118,7 +126,9 @@ class _Witness:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """One phase of one test."""
+        """One phase of one test; none that says nothing."""
+        if report.passed and report.when != "call":
+            return
         self._record.write(
             "test",
             id=self._config.cwd_relative_nodeid(report.nodeid),
@@ -163,7 +173,7 @@ def _blind(session: Any) -> Any:
     for item in getattr(session, "items", [])[:1]:
         from _pytest.runner import CallInfo
 
-        call: Any = CallInfo.from_call(_CANARIES["assertEqual"], when="call")
+        call: Any = CallInfo.from_call(_fails, when="call")
         report = item.ihook.pytest_runtest_makereport(item=item, call=call)
         if report.passed and not hasattr(report, "wasxfail"):
             blind.append("report")
@@ -176,7 +186,7 @@ def _raises() -> None:
 
 
 def _fails() -> None:
-    pytest.fail("canary")
+    pytest.fail("canary", pytrace=False)
 
 
 def _assert_equal() -> None:
@@ -212,7 +222,7 @@ def _opened() -> Any:
         return None
     try:
         record = _Record()
-    except OSError:
+    except (OSError, ValueError):
         return None
     _disappear()
     record.write("start")

@@ -80,12 +80,20 @@ async def evaluate(
     jobs = group_jobs(tasks, name=stage, samples=samples, sampling=sampling, seed=config.seed)
     known = {entry.id for entry in run.entries(stage=stage) if entry.outcome is not Outcome.VOID}
     resolved = len(run.entries(stage=stage, outcome=Outcome.RESOLVED))
+    flagged = sum(_flagged(trajectory) for trajectory in run.trajectories(stage=stage)) if known else 0
     with view.stage(stage, total=len(jobs), done=len(known)) as progress:
         todo = [job for job in jobs if job.id not in known]
         async for trajectory in run_jobs(line, todo, concurrency=config.concurrency, retries=config.retries):
             run.put(trajectory, stage=stage, step=0, version=version)
             resolved += trajectory.outcome is Outcome.RESOLVED
+            flagged += _flagged(trajectory)
             progress.advance()
-            progress.note(f"resolved {resolved}/{progress.done}")
+            progress.note(
+                f"resolved {resolved}/{progress.done}" + (f", flagged {flagged}" if flagged else "")
+            )
     run.seal(stage, 0)
     return result(run.trajectories(stage=stage))
+
+
+def _flagged(trajectory: Trajectory) -> bool:
+    return attempted_cheats([trajectory]) > 0

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -109,7 +109,7 @@ async def train_rl(
             run.seal("rl", step)
             _forget(run, first + step - 2)
             progress.advance()
-            progress.note(f"resolved {record['resolve_rate']:.2f}, void {record['void']}")
+            progress.note(_note(record))
     return Weights(version=first + config.steps, path=str(run.folder("weights", first + config.steps)))
 
 
@@ -229,6 +229,11 @@ def _record(
     }
     trained = asdict(stats) if stats else {}
     return {**figures, **{key: value for key, value in trained.items() if key != "seconds"}}
+
+
+def _note(record: Mapping[str, float | int | None]) -> str:
+    flagged = f", flagged {record['cheat_rate']:.2f}" if record["cheat_rate"] else ""
+    return f"resolved {record['resolve_rate']:.2f}, void {record['void']}{flagged}"
 
 
 def _forget(run: Run, number: int) -> None:
