@@ -22,7 +22,7 @@ from patchwright.engine.config import EngineConfig
 from patchwright.errors import AgentError, ConfigError, EngineError, PatchwrightError
 from patchwright.types import Endpoint
 
-__all__ = ["ApiModel", "PromptTooLong"]
+__all__ = ["ApiModel", "PromptTooLong", "retry_after"]
 
 Json = dict[str, Any]
 
@@ -117,7 +117,7 @@ class ApiModel:
         if status in _LATER or status >= 500:
             if "insufficient_quota" in text:
                 raise self._barred(status, text)
-            return None, f"it answered {status}: {text[:_DETAIL]}", _retry_after(headers)
+            return None, f"it answered {status}: {text[:_DETAIL]}", retry_after(headers)
         if status >= 400:
             if self._wants_other_limit(body, text):
                 return await self._try(body)
@@ -169,7 +169,7 @@ def _completion(text: str) -> Json | None:
     return None
 
 
-def _retry_after(headers: Mapping[str, str]) -> float | None:
+def retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds an API asks to be left alone, by a number or a date (RFC 9110, 10.2.3), if it does."""
     said = headers.get("retry-after", "")
     seconds = math.nan

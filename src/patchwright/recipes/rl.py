@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +24,7 @@ from patchwright.errors import ConfigError, EngineError
 from patchwright.metrics import Metrics
 from patchwright.recipes.agents import open_agent
 from patchwright.recipes.assembly import LineConfig, SamplingConfig, open_boxes, open_engine, open_line
+from patchwright.recipes.cheats import OnCheat, attempted_cheats, earned
 from patchwright.recipes.progress import Stage, View
 from patchwright.recipes.task_import import benchmark_tasks
 from patchwright.render import Renderer
@@ -62,6 +63,9 @@ class RlConfig(Config):
     """Reward of a resolved attempt."""
     reward_unresolved: float = -1.0
     """Reward of an unresolved attempt. Void attempts have none."""
+    on_cheat: OnCheat = "unresolved"
+    """What an attempt with an integrity finding earns: `unresolved`, whatever its tests say, or `keep`, the
+    reward of its verdict."""
     keep_hackable: bool = True
     """Train on tasks that `patchwright tasks validate` found hackable too; flaky and broken ones are never
     trained on."""
@@ -107,7 +111,7 @@ async def train_rl(
             run.seal("rl", step)
             _forget(run, first + step - 2)
             progress.advance()
-            progress.note(f"resolved {record['resolve_rate']:.2f}, void {record['void']}")
+            progress.note(_note(record))
     return Weights(version=first + config.steps, path=str(run.folder("weights", first + config.steps)))
 
 
@@ -179,7 +183,7 @@ def _reward(trajectory: Trajectory, config: RlConfig) -> float | None:
         Outcome.RESOLVED: config.reward_resolved,
         Outcome.UNRESOLVED: config.reward_unresolved,
         Outcome.VOID: None,
-    }[trajectory.outcome]
+    }[earned(trajectory, config.on_cheat)]
 
 
 def _jobs(tasks: Sequence[Task], config: RlConfig, pace: LineConfig, step: int) -> list[Job]:
@@ -230,12 +234,18 @@ def _record(
         "attempts": len(rollouts),
         "void": len(rollouts) - len(graded),
         "resolve_rate": resolved / len(graded) if graded else 0.0,
+        "cheat_rate": attempted_cheats(graded),
         "turns": sum(len(t.turns) for t in rollouts) / max(1, len(rollouts)),
         "submitted": sum(t.exit == "submitted" for t in rollouts) / max(1, len(rollouts)),
         "seconds": round(seconds, 2),
     }
     trained = asdict(stats) if stats else {}
     return {**figures, **{key: value for key, value in trained.items() if key != "seconds"}}
+
+
+def _note(record: Mapping[str, float | int | None]) -> str:
+    flagged = f", flagged {record['cheat_rate']:.2f}" if record["cheat_rate"] else ""
+    return f"resolved {record['resolve_rate']:.2f}, void {record['void']}{flagged}"
 
 
 def _forget(run: Run, number: int) -> None:

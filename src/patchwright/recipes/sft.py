@@ -10,6 +10,7 @@ from patchwright.config import Config
 from patchwright.errors import ConfigError
 from patchwright.metrics import Metrics
 from patchwright.recipes.assembly import LineConfig
+from patchwright.recipes.cheats import OnCheat, earned
 from patchwright.recipes.progress import View
 from patchwright.recipes.task_import import benchmark_tasks
 from patchwright.store import Run
@@ -30,6 +31,9 @@ class SftConfig(Config):
     """Tokens per optimizer step, padding included."""
     context_weight: float = 0.0
     """Loss weight of tokens the model did not sample (prompts, observations); sampled ones have 1."""
+    on_cheat: OnCheat = "unresolved"
+    """What becomes of resolved trajectories with an integrity finding: left out (`unresolved`), or trained on
+    like all others (`keep`)."""
     warmup_steps: int = 60
     """Optimizer steps until the full learning rate; it falls linearly over the second half."""
     train: TrainConfig = TrainConfig(normalise="token")
@@ -38,7 +42,7 @@ class SftConfig(Config):
 
 def sft_samples(trajectories: Iterable[Trajectory], config: SftConfig) -> list[Sample]:
     """Samples of resolved trajectories; others teach nothing here."""
-    resolved = (t for t in trajectories if t.outcome is Outcome.RESOLVED)
+    resolved = (t for t in trajectories if earned(t, config.on_cheat) is Outcome.RESOLVED)
     return [row for t in resolved for row in samples_of(t, context_weight=config.context_weight)]
 
 

@@ -64,11 +64,13 @@ def _attempts(run: Run) -> Table:
 
 def _held_out(run: Run) -> Table:
     """Results of evaluations, from the journal, so that an unfinished run shows those it has."""
-    table = _table("evaluations", "evaluation", "set", "pass@1 [95 % interval]", "pass@8", "attempts", "void")
+    table = _table(
+        "evaluations", "evaluation", "set", "pass@1 [95 % interval]", "pass@8", "attempts", "void", "flagged"
+    )
     for name, found in _evaluations(run):
         rate = f"{found['pass_at_1']:.1%} [{found['low']:.1%}, {found['high']:.1%}]"
         eight = found.get("pass_at_8")
-        counts = (found["total"], found.get("void", 0))
+        counts = (found["total"], found.get("void", 0), f"{found.get('cheat_rate', 0.0):.1%}")
         table.add_row(*name, rate, "-" if eight is None else f"{eight:.1%}", *map(str, counts))
     return table
 
