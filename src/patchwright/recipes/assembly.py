@@ -145,8 +145,8 @@ async def _engine(model: Path, config: EngineConfig) -> Engine:
         return await SglangEngine.connect(config)
     if config.use == "openai":
         raise ConfigError(
-            '`line.engine.use` is "openai": an API gives text and no tokens, so nothing can be trained on it; '
-            "use `local`, `vllm` or `sglang`"
+            '`line.engine.use` is "openai": an API gives text and no tokens, so nothing can be trained on '
+            "it; use `local`, `vllm` or `sglang`"
         )
     return await asyncio.to_thread(ProcessEngine, model, config=config)  # loading takes seconds
 

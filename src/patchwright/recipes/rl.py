@@ -148,8 +148,8 @@ def refuse_truncation(engine: Engine, sampling: SamplingConfig) -> None:
     whole: no ratio to the trained policy would be true."""
     if sampling.top_p < 1 and isinstance(engine, HttpEngine) and not engine.processed:
         raise ConfigError(
-            f"`line.sampling.top_p` is {sampling.top_p}, and {engine.name} tells log-probs from before top-p, on "
-            "which nothing true can be trained; set it to 1, or use `local` or `vllm`"
+            f"`line.sampling.top_p` is {sampling.top_p}, and {engine.name} tells log-probs from before top-p,"
+            " on which nothing true can be trained; set it to 1, or use `local` or `vllm`"
         )
 
 
