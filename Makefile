@@ -47,4 +47,4 @@ clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 docs: $(VENV)/dev
-	$(BIN)/python -m patchwright.recipes.reference > docs/config.md
+	$(BIN)/python -m patchwright.recipes.reference > docs/config.md.new && mv docs/config.md.new docs/config.md

@@ -76,6 +76,7 @@ def run(tmp_path: Path):
             "low": 0.5,
             "high": 0.9,
             "pass_at_8": None,
+            "cheat_rate": 0.125,
         }
         opened.mark("eval-sft", 0, version=4, seconds=1.5, sets={"held_out": found})
         opened.mark("rl", 1, resolve_rate=0.5, void=1, loss=0.123456)
@@ -88,7 +89,7 @@ def test_a_run(run: Run) -> None:
     text = printed(show_run, run)
     rows = [line.split() for line in text.splitlines()]
     assert ["rl", "1", "2", "1", "0", "1", "100.0%"] in rows
-    assert ["eval-sft", "held_out", "75.0%", "[50.0%,", "90.0%]", "-", "4", "1"] in rows
+    assert ["eval-sft", "held_out", "75.0%", "[50.0%,", "90.0%]", "-", "4", "1", "12.5%"] in rows
     assert ["1", "0.5", "1", "0.1235"] in rows
     assert "seed=7" in text and "(and rl: config.json)" in text
     assert "2.5 MB" in text and str(run.path / "weights") in text

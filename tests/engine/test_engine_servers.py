@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from contextlib import nullcontext
 
 import pytest
 from aiohttp import web
@@ -12,13 +13,16 @@ from patchwright.engine.config import EngineConfig
 from patchwright.engine.sglang import SglangEngine
 from patchwright.engine.vllm import VllmEngine
 from patchwright.errors import ConfigError, EngineBusy, EngineError
+from patchwright.recipes.assembly import SamplingConfig
+from patchwright.recipes.rl import refuse_truncation
 from patchwright.types import Finish, Sampling, Weights
 
 BOTH = pytest.mark.parametrize("cls", [VllmEngine, SglangEngine])
 
 
 class Server:
-    """Answers every prompt with its ids, one higher each; keeps what it was asked."""
+    """Answers every prompt with its ids, one higher each; keeps what it was asked. `raw`: its log-probs are
+    not those of what is left by top-p."""
 
     def __init__(self, limit: int | None = 100, raw: bool = False) -> None:
         self.limit, self.raw = limit, raw
@@ -43,12 +47,15 @@ class Server:
                 raise
         return body
 
+    def _sure(self, sampling: dict) -> float:
+        return 0.0 if sampling["top_p"] < 1e-3 and not self.raw else -0.5
+
     async def completions(self, request: web.Request) -> web.Response:
         body = await self._asked(request)
         if self.faults:
             return self.faults.pop(0)
         ids = [token + 1 for token in body["prompt"]][: body["max_tokens"]]
-        sure = 0.0 if body["top_k"] == 1 and not self.raw else -0.5
+        sure = self._sure(body)
         logprobs = {"tokens": ["x"] * len(ids), "token_logprobs": [sure] * len(ids), "top_logprobs": None}
         choice = {
             "index": 0, "text": "…", "token_ids": ids, "prompt_token_ids": body["prompt"],
@@ -66,7 +73,7 @@ class Server:
         ids = [token + 1 for token in body["input_ids"]][:most]
         finish = {"type": "length", "length": most} if len(ids) == most else {"type": "stop", "matched": 2}
         meta = {"finish_reason": finish, "cached_tokens": 2, "weight_version": "default"}
-        meta["output_token_logprobs"] = [[-0.5, token, None] for token in ids]
+        meta["output_token_logprobs"] = [[self._sure(body["sampling_params"]), token, None] for token in ids]
         return web.json_response({"text": "…", "output_ids": ids, "meta_info": meta})
 
     async def done(self, request: web.Request) -> web.Response:
@@ -204,3 +211,16 @@ def test_raw_log_probs_of_vllm_are_noticed():
 
     with pytest.raises(ConfigError, match="processed_logprobs"):
         talk(VllmEngine, never, lambda: Server(raw=True))
+
+
+@pytest.mark.parametrize(("raw", "refused"), [(True, True), (False, False)])
+def test_rl_refuses_top_p_where_log_probs_do_not_know_it(raw, refused):
+    """SGLang tells them from before top-p, unless a version of it should say otherwise."""
+
+    async def test(engine, server):
+        assert engine.processed is not raw
+        refuse_truncation(engine, SamplingConfig(temperature=0.7))
+        with pytest.raises(ConfigError, match="SGLang tells log-probs") if refused else nullcontext():
+            refuse_truncation(engine, SamplingConfig(top_p=0.9))
+
+    talk(SglangEngine, test, lambda: Server(raw=raw))

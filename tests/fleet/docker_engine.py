@@ -97,12 +97,25 @@ class Engine:
             return client.get(path, params=query)
 
     def ours(self) -> list[str]:
-        """Containers, running or not, images and volumes that boxes were made of."""
+        """Containers, running or not, images and volumes that boxes were made of.
+
+        An engine that was asked to remove a container while it was starting may list it ever after, dead
+        and nameless, though it has nothing of it and says so when it is asked for it.
+        """
         label = json.dumps({"label": ["patchwright=1"]})
         containers = self.ask("/containers/json", all="1", filters=label).json()
         images = self.ask("/images/json", all="1", filters=label).json()
         volumes = self.ask("/volumes").json()["Volumes"] or []
-        return [one["Id"] for one in (*containers, *images)] + [one["Name"] for one in volumes]
+        found = [
+            f"{one['State']} {one['Status']} {one['Names']} {one['Id']}"
+            for one in containers
+            if self._has(one)
+        ]
+        return found + [one["Id"] for one in images] + [one["Name"] for one in volumes]
+
+    def _has(self, container: dict[str, str]) -> bool:
+        path = f"/containers/{container['Id']}/json"
+        return container["State"] != "dead" or self.ask(path).status_code != 404
 
     def shims(self) -> list[psutil.Process]:
         """The processes that hold the containers, which outlive the daemon."""

@@ -4,6 +4,7 @@ by itself, nothing runs twice, and after one term nothing is left."""
 import asyncio
 import os
 import random
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -28,6 +29,8 @@ LEASES = 50 if ROUNDS >= 20 else 12
 """Of Docker boxes; 12 are for every day, 50 for a release."""
 OTHERS = 4
 """Leases of the other node, which nothing happens to."""
+ALARM = 120
+"""Seconds after which a container that was being started when its engine died ends by itself."""
 _SCRIPT = Path(__file__).parents[1] / "docker_image.sh"
 _MACHINES = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
 
@@ -125,7 +128,7 @@ async def all_refused(tasks):
     """What whoever works in a box that died is told."""
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
         assert isinstance(outcome, SandboxError) and getattr(outcome, "status", 0) in (410, 500), outcome
-        assert "died" in str(outcome) or "Docker" in str(outcome) or "over" in str(outcome), outcome
+        assert re.search(r"died|Docker|is over|cannot be reached", str(outcome)), outcome
 
 
 async def works_again(fleet, client):
@@ -142,7 +145,9 @@ async def left(fleet):
 
 
 async def nothing_left(fleet):
-    return await left(fleet) == 0 and fleet.engine.ours() == []
+    taken, ours = await left(fleet), fleet.engine.ours()
+    print(f"{taken} leases and slots taken, Docker has {[one[:50] for one in ours[:9]]}")
+    return taken == 0 and ours == []
 
 
 async def no_shims(engine):
@@ -271,7 +276,7 @@ def test_a_backend_whose_docker_was_killed(engine, image, victims, live_restore)
         assert (await again.exec("echo back")).output == "back\n"
         await backend.close()
         assert engine.ours() == []
-        await until(lambda: no_shims(engine))
+        await until(lambda: no_shims(engine), ALARM + 60)
 
     asyncio.run(run())
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from gateway_model import engine, renderer
 
-from patchwright.errors import ConfigError, EngineError
+from patchwright.errors import ConfigError, EngineBusy, EngineError
 from patchwright.gateway import Budget, Gateway
 from patchwright.types import Completion, Finish, Sampling
 
@@ -196,3 +196,31 @@ def test_a_failure_in_the_middle_of_a_stream_is_told_in_it(path):
         assert "the model process died" in json.dumps(json.loads(last[6:]))
 
     assert isinstance(talk(test, Breaking()).failure, EngineError)
+
+
+def test_a_queue_that_stays_full_is_a_503_that_does_not_end_the_session():
+    """Tries over three seconds each; four at once, for more than three failures would end it."""
+    model = Slow(EngineBusy("the queue is full"))
+
+    async def test(post, session):
+        answers = await asyncio.gather(*(post("chat/completions", f"{n}") for n in range(4)))
+        assert {error_of(answer) for answer in answers} == {(503, "server_busy")}
+        assert {answer.headers["retry-after"] for answer in answers} == {"1"}
+        assert model.calls == 4 * 5 and session.stopped == ""
+        model.fault = None
+        model.gate.set()
+        for number in range(4):
+            assert (await post("chat/completions", f"{number}")).status_code == 200
+
+    session = talk(test, model)
+    assert len(session.turns) == 4 and session.failure is None, "the retries mended it"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_body_past_all_measure_is_refused_and_the_session_goes_on(path):
+    async def test(post, session):
+        huge = await post(path, "x" * (64 * 2**20 + 1))
+        assert error_of(huge) == (413, "request_too_large") and "64 MB" in huge.text
+        assert (await post(path, "x")).status_code == 200
+
+    assert len(talk(test, engine(["a"])).turns) == 1

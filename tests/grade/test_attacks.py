@@ -5,7 +5,8 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from tests.grade.attack_cases import ATTACKS, HONEST, OFFICIAL, STRICT
+from tests.grade.attack_cases import ATTACKS
+from tests.grade.attack_task import HONEST, OFFICIAL, STRICT
 from tests.grade.boxes import in_boxes
 
 from patchwright.errors import GradeError

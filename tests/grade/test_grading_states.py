@@ -235,9 +235,9 @@ def test_scripts_of_swebench_record_the_exit_code_of_their_tests():
     task = replace(TASK, tests=replace(TASK.tests, command=command, rules="swebench"))
     lines = script(task).split("\n")
     assert lines[3:6] == [
-        "PATCHWRIGHT_EXIT_CODE=$?",
+        "SWEBENCH_TEST_EXIT_CODE=$?",
         ": '>>>>> End Test Output'",
-        'echo ">>>>> Test Exit Code: $PATCHWRIGHT_EXIT_CODE"',
+        'echo ">>>>> Test Exit Code: $SWEBENCH_TEST_EXIT_CODE"',
     ]
     again = replace(task, tests=replace(task.tests, command=script(task)))
     assert script(again) == script(task)

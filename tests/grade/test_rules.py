@@ -59,7 +59,8 @@ def test_skipped_tests():
 
 @pytest.mark.parametrize("rules", [name for name in RULES if "fail-only" not in name])
 def test_expected_failures_pass(rules):
-    assert resolved(rules, "XFAIL t.py::a", "PASSED t.py::b")
+    known = rules != "swerebench2"  # SWE-rebench V2 knows no such word
+    assert resolved(rules, "XFAIL t.py::a", "PASSED t.py::b") == known
 
 
 def test_ids_that_were_cut_off_in_their_brackets_stand_for_all_that_begin_so():

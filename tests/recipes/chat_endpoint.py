@@ -27,6 +27,7 @@ class Model:
 
     def __init__(self) -> None:
         self.bodies: list[dict] = []
+        self.keys: set[str] = set()
         self.status = 200
         self.slow = threading.Event()
         self.slow.set()
@@ -49,6 +50,7 @@ def serving() -> Iterator[tuple[str, Model]]:
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
             model.bodies.append(body)
+            model.keys.add(self.headers.get("authorization", ""))
             model.slow.wait(60)
             said = {"choices": [{"message": {"role": "assistant", "content": model.reply(body)}}]}
             usage = {

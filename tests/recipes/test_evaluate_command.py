@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,12 +15,17 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tests.recipes.chat_endpoint import serving, tasks
 
 from patchwright.cli.app import app
 from patchwright.errors import ConfigError
 from patchwright.recipes.artefacts import keep_files
+from patchwright.recipes.assembly import LineConfig
+from patchwright.recipes.progress import View
 from patchwright.recipes.seed_files import attempt_folder
+from patchwright.recipes.sft import SftConfig, run_sft
+from patchwright.recipes.show import show_trajectory
 from patchwright.store import Run
 from patchwright.tasks.files import dump_tasks
 
@@ -158,6 +166,67 @@ def test_a_model_nobody_reaches_is_void_and_tried_again_by_the_same_command(tmp_
     model.status = 200
     code, out, _ = evaluate(tmp_path, url, "-n", "1", "-s", "line.retries=1")
     assert code == 0 and "1/1" in out
+
+
+PROGRAM_IN_BOX = """
+import json, os, urllib.error, urllib.request
+url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+head = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"}
+ask = {"model": "x", "messages": [{"role": "user", "content": open(os.environ["TASK_FILE"]).read()}]}
+code = open("mod.py").read().replace("x + 2", "x * 2")
+open("mod.py", "w").write(code)
+while True:
+    try:
+        said = json.load(urllib.request.urlopen(urllib.request.Request(url, json.dumps(ask).encode(), head)))
+    except urllib.error.HTTPError as stop:
+        raise SystemExit(0 if stop.code == 404 else 1)
+    ask["messages"] += [said["choices"][0]["message"], {"role": "user", "content": "and?"}]
+"""
+
+
+def test_any_program_works_against_an_api_recorded_and_bounded_and_is_not_trained_on(
+    tmp_path: Path, endpoint
+):
+    url, model = endpoint
+    dump_tasks(tmp_path / "tasks.jsonl", tasks("good"))
+    (tmp_path / "program.toml").write_text(
+        '[line.agent]\nuse = "command"\nmax_turns = 3\n[line.agent.harness]\n'
+        f"command = {json.dumps('python3 -c ' + shlex.quote(PROGRAM_IN_BOX))}\n"
+        f'[line.engine]\nuse = "openai"\nurl = "{url}"\nkey_env = "THEIR_KEY"\n'
+    )
+    command = [*PROGRAM, "--tasks", "tasks.jsonl", "--model", "m-1", "--run", "run", "-n", "1"]
+    command += ["--config", "program.toml"]
+    env = os.environ | {"THEIR_KEY": "secret", "COLUMNS": "200"}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=env)
+    assert done.returncode == 0 and "1/1" in done.stdout, done.stderr
+    assert [len(body["messages"]) for body in model.bodies] == [1, 3, 5]
+    assert model.keys == {"Bearer secret"} and {body["model"] for body in model.bodies} == {"m-1"}
+    (row,) = lines(tmp_path / "run" / "results.jsonl")
+    assert (row["exit_status"], row["n_steps"]) == ("budget", 3)
+    assert row["tokens"] == {"input": 300, "cached": 180, "output": 30}
+    told = json.loads((tmp_path / "run" / row["run_dir"] / "traj.json").read_text())
+    assert [message["role"] for message in told["messages"]] == ["user", "assistant"] * 3
+
+    with Run.open(tmp_path / "run") as run:
+        (kept,) = run.trajectories()
+        assert [turn.parent for turn in kept.turns] == [None, 0, 1]
+        assert not any(turn.train or turn.completion_ids for turn in kept.turns)
+        shown = Console(file=io.StringIO(), width=200)
+        show_trajectory(run, kept.id, shown)
+    assert (
+        "3 turns, 300 prompt tokens, 30 sampled tokens (counted by the API; none can" in shown.file.getvalue()
+    )
+    with pytest.raises(ConfigError, match="was made with an API, which gives text and no tokens"):
+        sft = run_sft(SftConfig(), LineConfig(), tmp_path, tmp_path / "run", tmp_path / "sft", View())
+        asyncio.run(sft)
+
+
+def test_rl_refuses_an_api(tmp_path: Path):
+    dump_tasks(tmp_path / "tasks.jsonl", tasks("good"))
+    engine = ["-s", "line.engine.use=openai", "-s", "line.engine.url=http://127.0.0.1:9/v1"]
+    where = ["--tasks", str(tmp_path / "tasks.jsonl"), "--run", str(tmp_path / "run")]
+    with pytest.raises(ConfigError, match="an API gives text and no tokens, so nothing can be trained on it"):
+        app(["train", "rl", *where, "--model", "m-1", *engine], standalone_mode=False)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_a_table_has_a_line_for_every_run():
     shown = Console(file=io.StringIO(), width=200)
     shown.print(table(rows(a=[R, U], b=[R, R]), Price(input=100_000, output=0)))
     lines = [line.split() for line in shown.file.getvalue().splitlines() if "/" in line]
-    assert [line[1] for line in lines] == ["0", "1", "all"]
+    assert [line[0] for line in lines] == ["0", "1", "all"]
     assert "2/2" in lines[0] and "1/2" in lines[1] and "3/4" in lines[2] and "4.00" in lines[2]
 
 

@@ -59,7 +59,7 @@ def test_reports_summary_and_samples(tmp_path):
     assert found["empty_patch_ids"] == ["odd/../3"] and found["completed_instances"] == 1
     assert found["states"] == {"empty_patch": 1, "env_broken": 1, "resolved": 2, "tests_failed": 1}
     assert "setup" in found["void"]["env_broken"]["broken-2"]
-    assert found["cheat_rate"] == 1 / 5 and found["findings"] == {"good-1": ["protected: conftest.py"]}
+    assert found["cheat_rate"] == 1 / 4 and found["findings"] == {"good-1": ["protected: conftest.py"]}
     assert found["resolved_rate"]["void"] == 1
 
     folder = tmp_path / "run" / "good-1"

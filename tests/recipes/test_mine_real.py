@@ -4,6 +4,8 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from tests.e2e.conftest import patchwright
+from tests.e2e.test_docs import commands
 
 from patchwright.errors import GradeError
 from patchwright.grade.tests import Grader
@@ -14,19 +16,19 @@ from patchwright.sandbox.namespace import NamespaceBackend
 from patchwright.tasks.files import load_tasks
 from patchwright.tasks.mining.mine import Settings
 
-LIBRARIES = {"isodate": "0.6.1..0.7.0", "boltons": "26.0.0..26.1.0"}
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")
 def mined(tmp_path_factory):
+    """Tasks of isodate, as the command of docs/tasks.md makes them, and of boltons."""
     folder = tmp_path_factory.mktemp("mined")
-    tasks = {}
-    for name, versions in LIBRARIES.items():
-        out = folder / f"{name}.jsonl"
-        settings = Settings(repeat=2, workers=2)
-        asyncio.run(mine(f"pypi:{name}", versions, 3, settings, SandboxConfig(), out, View()))
-        tasks[name] = load_tasks(out)
-    return tasks
+    (command,) = (line for line in commands("docs/tasks.md") if line[:2] == ["tasks", "mine"])
+    done = patchwright(*command, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    out, settings = folder / "boltons.jsonl", Settings(repeat=2, workers=2)
+    asyncio.run(mine("pypi:boltons", "26.0.0..26.1.0", 3, settings, SandboxConfig(), out, View()))
+    return {"isodate": load_tasks(folder / "made/isodate.jsonl"), "boltons": load_tasks(out)}
 
 
 def graded(task, *patches):

@@ -9,6 +9,7 @@ from patchwright.recipes.cheats import attempted_cheats
 from patchwright.recipes.evaluate import result
 from patchwright.recipes.policy import rewards, turn_scores
 from patchwright.recipes.rl import RlConfig, choose, policy_samples
+from patchwright.recipes.sft import SftConfig, sft_samples
 from patchwright.train.algorithm import Algorithm, AlgorithmConfig
 from patchwright.types import Failure, Grade, GradeState, Outcome, Task, Tests, Trajectory, Turn
 
@@ -19,7 +20,7 @@ def task(name: str) -> Task:
     return Task(id=name, prompt="p", tests=Tests(command="true", fail_to_pass=("t",)))
 
 
-def attempt(task_id: str, k: int, outcome: Outcome) -> Trajectory:
+def attempt(task_id: str, k: int, outcome: Outcome, findings: tuple[str, ...] = ()) -> Trajectory:
     turn = Turn(id=0, prompt_ids=(1, 2), completion_ids=(3, 4), logprobs=(-0.5, -0.1))
     void = outcome is Outcome.VOID
     return Trajectory(
@@ -27,7 +28,7 @@ def attempt(task_id: str, k: int, outcome: Outcome) -> Trajectory:
         task_id=task_id,
         group=f"g-{task_id}",
         turns=(turn,),
-        grade=None if void else Grade(state=_STATES[outcome]),
+        grade=None if void else Grade(state=_STATES[outcome], findings=findings),
         failure=Failure(kind="SandboxError", message="gone", stage="agent") if void else None,
     )
 
@@ -142,3 +143,23 @@ def test_result_counts_void_apart():
     found = result([*attempts, attempt("b", 9, Outcome.VOID)])
     assert (found.resolved, found.total, found.void) == (4, 8, 1)
     assert found.pass_at_1 == 0.5 and found.low < 0.5 < found.high
+
+
+def cheated(k: int) -> Trajectory:
+    return attempt("a", k, Outcome.RESOLVED, findings=("protected: conftest.py",))
+
+
+def test_a_cheat_earns_nothing_unless_told():
+    group = [attempt("a", 0, Outcome.RESOLVED), cheated(1)]
+    good, bad = (row.advantages[-1] for row in policy_samples(group, RlConfig()))
+    assert good > 0 > bad
+    assert policy_samples(group, RlConfig(on_cheat="keep")) == []  # all alike: no gradient
+    assert len(sft_samples(group, SftConfig())) == 1
+    assert len(sft_samples(group, SftConfig(on_cheat="keep"))) == 2
+
+
+def test_the_cheat_rate_is_over_graded_attempts():
+    found = result([attempt("a", 0, Outcome.UNRESOLVED), cheated(1), attempt("a", 2, Outcome.VOID)])
+    assert found.cheat_rate == 0.5 and found.record()["cheat_rate"] == 0.5
+    assert found.resolved == 1  # the verdict stays what the tests say
+    assert attempted_cheats([]) == 0.0

@@ -28,6 +28,7 @@ from patchwright.types import (
     TestStatus,
     Trajectory,
     Turn,
+    Usage,
 )
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=8)  # lone surrogates too
@@ -52,6 +53,7 @@ turns = st.builds(
     finish=st.sampled_from(Finish),
     text=any_text,
     train=st.booleans(),
+    usage=st.none() | st.builds(Usage, prompt=ints, cached=ints, completion=ints),
     started=reals,
     seconds=reals,
 )

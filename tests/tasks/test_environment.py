@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -68,7 +70,10 @@ def test_build_requirements_are_the_projects_own():
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
     folder = tmp_path_factory.mktemp("environment")
-    (folder / "recipe.toml").write_text(f"pip = {list(PIP)}\n")
+    page = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text()
+    recipe, command = re.search(r"cat > recipe.toml <<'END'\n(.*?)END\n(.*?)\n", page, re.DOTALL).groups()
+    assert command == "patchwright tasks build-env recipe.toml environment.json"
+    (folder / "recipe.toml").write_text(recipe)
     images = ImagesConfig(store=str(folder / "store"))
     wish = Wish(docker=os.environ.get("PATCHWRIGHT_DOCKER") == "1")
     asyncio.run(build_env(folder / "recipe.toml", folder / "out.json", wish, images, View()))

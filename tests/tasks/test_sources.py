@@ -169,7 +169,7 @@ def test_rows_of_swe_rebench_bring_their_configuration(tmp_path):
     assert "pytest -rA --tb=line tests/test_m.py\n" in task.tests.command and task.tests.rules == "swerebench"
     second = one(tmp_path, {**REBENCH2, "install_config": json.dumps(REBENCH2["install_config"])})
     assert second.workdir == "/netcdf-c" and second.image == REBENCH2["image_name"]
-    assert second.tests.command.endswith("set -e\nmake\nctest\n") and second.tests.rules == "strict"
+    assert second.tests.command.endswith("set -e\nmake\nctest\n") and second.tests.rules == "swerebench2"
 
 
 def test_a_row_without_tests_can_be_rolled_out(tmp_path):

@@ -95,7 +95,10 @@ def _unpack(file: Path, package: Npm, folder: Path) -> None:
             if inner and (not package.keep or inner.startswith(package.keep)):
                 members.append(member.replace(name=inner, deep=False))
         target.mkdir(parents=True, exist_ok=True)
-        tar.extractall(target, members, filter="data")
+        try:
+            tar.extractall(target, members, filter="data")
+        except tarfile.TarError as error:
+            raise ConfigError(f"{package.name} cannot be unpacked: {error}") from error
     file.unlink()
 
 

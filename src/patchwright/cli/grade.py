@@ -77,5 +77,5 @@ def _say(console: Console, found: dict[str, Any], run: Path) -> None:
         name, reason = next(iter(reasons.items()))
         console.print(f"void  {len(reasons)} {state}, the first {name}: {reason[:300]}")
     if found["findings"]:
-        console.print(f"flagged  {found['cheat_rate']:.1%} of the predictions: see summary.json")
+        console.print(f"flagged  {found['cheat_rate']:.1%} of the graded predictions: see summary.json")
     console.print(f"reports  {run}")

@@ -87,5 +87,6 @@ def _report(found: Result, run: Path) -> None:
     console.print(f"pass@1  {rate}")
     if found.pass_at_8 is not None:
         console.print(f"pass@8  {found.pass_at_8:.1%}")
-    console.print(f"attempts  {found.resolved} resolved of {found.total}, {found.void} void")
+    flagged = f", {found.cheat_rate:.1%} flagged" if found.cheat_rate else ""
+    console.print(f"attempts  {found.resolved} resolved of {found.total}, {found.void} void{flagged}")
     console.print(f"look  patchwright show {run}")

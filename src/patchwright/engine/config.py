@@ -43,11 +43,17 @@ class EngineConfig(LocalEngineConfig):
     Example: `EngineConfig(use="vllm", url="http://127.0.0.1:8000")`
     """
 
-    use: Literal["local", "vllm", "sglang"] = "local"
-    """`local` (this machine, no server), or a `vllm` or `sglang` server that runs at `url`."""
+    use: Literal["local", "vllm", "sglang", "openai"] = "local"
+    """`local` (this machine, no server), a `vllm` or `sglang` server that runs at `url`, or `openai`: any
+    OpenAI-compatible chat API at `url`, recorded as text, which nothing can be trained on."""
     url: str = ""
-    """Servers only: their address. All options of the local engine but `max_context` do nothing then."""
+    """Servers only: their address, for `openai` with its `/v1`. All options of the local engine but
+    `max_context` do nothing then."""
     key_env: str = ""
     """Servers only: the environment variable that holds their key, if they want one."""
     served_name: str = ""
-    """Servers only: the model's name there; the first one they serve when empty."""
+    """Servers only: the model's name there; when empty the first one they serve, for `openai` the name given
+    as `--model`."""
+    retries: int = Field(default=6, ge=0)
+    """`openai` only: how often a call is tried again that was lost or answered 429 or 5xx, after as long as
+    the API asks for, else one second and ever longer; then the attempt is void."""

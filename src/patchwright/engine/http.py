@@ -23,6 +23,9 @@ __all__ = ["HttpEngine"]
 Json = dict[str, Any]
 _BUSY = (429, 503)
 _FINISH = {"stop": Finish.STOP, "length": Finish.LENGTH}
+_PROBE = 8
+"""Tokens of the probe: a model may be sure of one by itself."""
+_SURE = 1e-3
 _DETAIL = 300
 """Characters of a server's complaint that are passed on."""
 
@@ -43,6 +46,8 @@ class HttpEngine(abc.ABC):
         self._version = 0
         self._max_context = config.max_context
         self._model = config.served_name
+        self.processed = False
+        """Log-probs are of the distribution sampled from, top-p and top-k too; `_look` finds out."""
 
     @classmethod
     async def connect(cls, config: EngineConfig) -> Self:
@@ -140,6 +145,14 @@ class HttpEngine(abc.ABC):
             raise ConfigError("the server does not tell its context; set `engine.max_context`")
         if isinstance(limit, int):
             self._max_context = min(limit, self._max_context or limit)
+        self.processed = await self._probe()
+
+    async def _probe(self) -> bool:
+        """Tokens that are drawn from one alone (a vanishing top-p) have log-prob 0 where log-probs are told
+        after top-p, and the model's own where before it."""
+        sampling = Sampling(top_p=1e-6, seed=0)
+        _, logprobs, _, _ = self._take(await self._ask("POST", *self._request([0], sampling, _PROBE)))
+        return all(abs(value) < _SURE for value in logprobs)
 
     async def _ask(self, method: str, path: str, body: Json | None = None) -> Json:
         """One call. Raises EngineBusy or EngineError."""

@@ -1,6 +1,8 @@
 """SGLang as an engine: `python -m sglang.launch_server --model-path MODEL`.
 
-Its log-probs are those after the temperature and before top-p and top-k: leave these at 1 and 0 to train.
+Its log-probs are those after the temperature and before top-p and top-k (its pull request 5961): RL refuses
+these with it (`HttpEngine.processed`). `SGLANG_RETURN_ORIGINAL_LOGPROB` must not be set: they would be those
+before the temperature.
 """
 
 from __future__ import annotations

@@ -44,11 +44,9 @@ class VllmEngine(HttpEngine):
         return choice["token_ids"], choice["logprobs"]["token_logprobs"], choice["finish_reason"], cached
 
     async def _look(self) -> None:
-        """See `HttpEngine`. A token drawn from one alone has log-prob 0, unless log-probs are raw."""
+        """See `HttpEngine`. vLLM tells raw log-probs, before even the temperature, unless asked not to."""
         await super()._look()
-        path, body = self._request([0], Sampling(top_k=1), 1)
-        _, logprobs, _, _ = self._take(await self._ask("POST", path, body))
-        if abs(logprobs[0]) > 1e-3:
+        if not self.processed:
             raise ConfigError(
                 "vLLM reports log-probs of another distribution than it samples from: start it with "
                 "`--logprobs-mode processed_logprobs`"

@@ -211,7 +211,8 @@ class NodeClient(Link):
     async def read(self, container_id: str, path: str, *, token: str = "") -> bytes:
         """The content of a file; OSError as `Sandbox.read` has it."""
         params = {**self._named(container_id), "path": path}
-        return checked(await self.request("GET", self._path(api.FILE), params=params, token=token), path).body
+        reply = await self.request("GET", self._path(api.FILE), params=params, token=token)
+        return checked(reply, path, of_lease=bool(token)).body
 
     async def write(
         self, container_id: str, path: str, data: bytes, *, mode: int = 0o644, token: str = ""
@@ -221,7 +222,7 @@ class NodeClient(Link):
         headers = {api.FILE_MODE: f"{mode:o}"}
         where = self._path(api.FILE)
         reply = await self.request("PUT", where, body=data, params=params, headers=headers, token=token)
-        checked(reply, path)
+        checked(reply, path, of_lease=bool(token))
 
     # --- the wire -----------------------------------------------------------------------------
 
@@ -230,7 +231,7 @@ class NodeClient(Link):
         reply = await self.request(
             "POST", self._path(path), body=content, key=key, token=token, timeout=timeout + _SLACK
         )
-        return checked(reply)
+        return checked(reply, of_lease=bool(token))
 
     async def _stream(
         self, body: dict[str, Any], timeout: float, on_output: Callable[[bytes], None], key: str, token: str
@@ -241,7 +242,7 @@ class NodeClient(Link):
             try:
                 async with self.stream(path, content, key=key, token=token, timeout=silence) as reply:
                     if reply.status != 200:
-                        checked(await reply.whole())
+                        checked(await reply.whole(), of_lease=bool(token))
                     return await _followed(reply.chunks, on_output)
             except Lost as error:
                 await again.pause(error)

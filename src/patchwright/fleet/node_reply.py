@@ -70,10 +70,15 @@ class Reply:
         return data if isinstance(data, dict) else {}
 
 
-def checked(reply: Reply, path: str = "") -> Reply:
-    """The reply, if it is a good one; else its sentence as NodeError, or OSError for a file."""
+def checked(reply: Reply, path: str = "", *, of_lease: bool = False) -> Reply:
+    """The reply, if it is a good one; else its sentence as NodeError, or OSError for a file.
+
+    The token `of_lease` was good once: a node that does not know it has been started again.
+    """
     if reply.status < 400:
         return reply
+    if reply.status == 401 and of_lease:
+        raise NodeError("the lease's box died with its node, which was started again; allocate another", 410)
     data = reply.json()
     if reply.status == 422 and isinstance(data.get("errno"), int):
         raise OSError(data["errno"], str(data.get("error", "")), path)

@@ -7,12 +7,12 @@ only what is new is rendered. A request that continues nothing starts a chain. K
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from patchwright.gateway.drift import FORM_ONLY, Drift, call_ids
+from patchwright.gateway.book import Book, CallIds
+from patchwright.gateway.drift import FORM_ONLY, Drift
 from patchwright.gateway.history import History, Match, Policy
 from patchwright.render import Renderer, ToolCall
 from patchwright.types import Completion, Turn
@@ -47,40 +47,25 @@ class Record:
         on_turn: Callable[[Turn], None] | None = None,
     ) -> None:
         self._renderer = renderer
-        self._on_turn = on_turn
         self._history = History(history)
-        self._turns: list[Turn] = []
-        self._kinds: list[bytes] = []
-        self._calls: dict[str, ToolCall] = {}
-        self._conversations: dict[bytes, list[Json]] = {}
+        self._book = Book(on_turn)
+        self._ids = CallIds()
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """Every call recorded so far.
-
-        Calls whose tools or system prompt are not those of the main conversation (titles, summaries) have
-        `train=False`; the main conversation is the one with the most tokens.
-        """
-        main = self._main()
-        pairs = zip(self._turns, self._kinds, strict=True)
-        return tuple(turn if kind == main else _aside(turn) for turn, kind in pairs)
+        """See `Book.turns`."""
+        return self._book.turns
 
     @property
     def messages(self) -> tuple[Mapping[str, Any], ...]:
-        """The main conversation as the agent last sent it, and the reply."""
-        return tuple(self._conversations.get(self._main(), ()))
-
-    def _main(self) -> bytes:
-        tokens: dict[bytes, int] = defaultdict(int)
-        for turn, kind in zip(self._turns, self._kinds, strict=True):
-            tokens[kind] += len(turn.prompt_ids) + len(turn.completion_ids)
-        return max(tokens, key=lambda kind: tokens[kind], default=b"")
+        """See `Book.messages`."""
+        return self._book.messages
 
     def ahead(self, messages: list[Json], tools: Sequence[Json] | None) -> Ahead:
         """The prompt of a request. Raises AgentError when the chat template refuses the conversation."""
         match = self._history.match(messages, tools)
         if match.turn is not None:
-            prompt, reply = self._ids_before(match.turn), self._turns[match.turn].completion_ids
+            prompt, reply = self._ids_before(match.turn), self._book[match.turn].completion_ids
             new = self._renderer.extend(prompt, reply, self._native(messages[match.known :]), tools)
             if new is not None:
                 prompt += reply
@@ -107,7 +92,7 @@ class Record:
     ) -> Turn:
         """Record what was sampled: `message` as the agent gets it, its `calls` as the model made them."""
         turn = Turn(
-            id=len(self._turns),
+            id=len(self._book),
             parent=ahead.parent,
             prompt_ids=tuple(ahead.prompt[len(ahead.prompt) - ahead.new :]),
             completion_ids=completion.token_ids,
@@ -120,26 +105,23 @@ class Record:
             started=started,
             seconds=time.time() - started,
         )
-        self._calls.update(zip(call_ids(message), calls, strict=True))
+        self._ids.learn(message, calls)
         self._history.record(ahead.match, message, turn.id)
-        self._turns.append(turn)
-        self._kinds.append(ahead.match.kind)
-        self._conversations[ahead.match.kind] = [*ahead.messages, message]
-        if self._on_turn is not None:
-            self._on_turn(turn)
+        size = len(turn.prompt_ids) + len(turn.completion_ids)
+        self._book.add(turn, kind=ahead.match.kind, size=size, messages=[*ahead.messages, message])
         return turn
 
     def _ids_before(self, turn: int) -> list[int]:
         """The whole prompt of a turn: its chain's ids, less its own completion."""
-        chain, at = [turn], self._turns[turn].parent
+        chain, at = [turn], self._book[turn].parent
         while at is not None:
             chain.append(at)
-            at = self._turns[at].parent
+            at = self._book[at].parent
         ids: list[int] = []
         for at in reversed(chain[1:]):
-            ids += self._turns[at].prompt_ids
-            ids += self._turns[at].completion_ids
-        ids += self._turns[turn].prompt_ids
+            ids += self._book[at].prompt_ids
+            ids += self._book[at].completion_ids
+        ids += self._book[turn].prompt_ids
         return ids
 
     def _native(self, messages: Sequence[Json]) -> list[Json]:
@@ -155,21 +137,10 @@ class Record:
         return [self._native_message(message, names) for message in messages]
 
     def _native_message(self, message: Json, names: Mapping[str, str]) -> Json:
-        if message.get("tool_calls"):
-            calls = [call | {"id": self._native_id(call.get("id"))} for call in message["tool_calls"]]
-            return message | {"tool_calls": calls}
         if message["role"] != "tool":
-            return message
+            return self._ids.native(message)
         id = message.get("tool_call_id")
-        known = self._calls.get(id) if isinstance(id, str) else None
+        known = self._ids.get(id)
         name = known.name if known else names.get(str(id))
         named = {} if name is None or message.get("name") else {"name": name}
-        return message | named | {"tool_call_id": self._native_id(id)}
-
-    def _native_id(self, id: Any) -> Any:
-        known = self._calls.get(id) if isinstance(id, str) else None
-        return known.id or id if known else id
-
-
-def _aside(turn: Turn) -> Turn:
-    return replace(turn, train=False, drift=(*turn.drift, Drift.SIDE_CALL))
+        return self._ids.native(message | named)

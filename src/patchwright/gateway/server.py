@@ -1,6 +1,6 @@
-"""The recording gateway: an OpenAI-compatible endpoint before an engine, one session per rollout.
+"""The recording gateway: an OpenAI-compatible endpoint before an engine or an API, one session per rollout.
 
-    agent --HTTP--> Gateway (who asks, which session) --> Session (bridge, record) --> Engine
+    agent --HTTP--> Gateway (who asks, which session) --> Session (budget) --> Voice (record) --> Engine
 
 `Gateway` runs in the caller's event loop, on loopback unless told otherwise, behind bearer tokens.
 """
@@ -12,6 +12,7 @@ import contextlib
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 from urllib.parse import quote
@@ -23,13 +24,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from patchwright.engine.base import Engine
+from patchwright.engine.openai import ApiModel
 from patchwright.errors import AgentError, ConfigError, EngineBusy, InfraError
+from patchwright.gateway.api_voice import UNBOUNDED, ApiVoice
+from patchwright.gateway.call import ContextFull, Stopped, Voice
 from patchwright.gateway.chat import ChatFormat
 from patchwright.gateway.completions import CompletionsFormat
+from patchwright.gateway.engine_voice import EngineVoice
 from patchwright.gateway.history import Policy
 from patchwright.gateway.messages import MessagesFormat
 from patchwright.gateway.responses import ResponsesFormat
-from patchwright.gateway.session import Budget, Session, Stopped
+from patchwright.gateway.session import Budget, Session
 from patchwright.gateway.stream import stream
 from patchwright.gateway.wire import BadRequest, Format, dumps
 from patchwright.render import Renderer
@@ -68,8 +73,8 @@ class Gateway:
 
     def __init__(
         self,
-        engine: Engine,
-        renderer: Renderer,
+        engine: Engine | ApiModel,
+        renderer: Renderer | None = None,
         *,
         model: str = "policy",
         host: str = "127.0.0.1",
@@ -79,11 +84,11 @@ class Gateway:
         keep_alive: float = 10.0,
         history: Policy = "splice",
     ) -> None:
-        """`port` 0 takes a free one; an empty `api_key` makes a random one; `sampling` holds the defaults and
-        the bounds of requests without a session, which may choose temperature, top_p and seed themselves;
-        `keep_alive` is how many seconds a stream may be silent, which clients and proxies bound; `history`
-        says whether the model keeps what it sampled, or sees the copy, where an agent changed a reply in form
-        only."""
+        """An engine needs the `renderer` of its model. `port` 0 takes a free one; an empty `api_key` makes a
+        random one; `sampling` holds the defaults and the bounds of requests without a session, which may
+        choose temperature, top_p and seed themselves; `keep_alive` is how many seconds a stream may be
+        silent, which clients and proxies bound; `history` says whether the model keeps what it sampled, or
+        sees the copy, where an agent changed a reply in form only."""
         self.model = model
         self.api_key = api_key or secrets.token_urlsafe(24)
         self._engine = engine
@@ -92,7 +97,8 @@ class Gateway:
         self._port = port
         self._keep_alive = keep_alive
         self._history: Policy = history
-        self._sampling = sampling or Sampling(max_tokens=engine.max_context)
+        most = UNBOUNDED if isinstance(engine, ApiModel) else engine.max_context
+        self._sampling = sampling or Sampling(max_tokens=most)
         self._sessions: dict[str, Session] = {}
         """The open ones: a closed session, with its whole conversation, is its rollout's alone."""
         self._server: _Server | None = None
@@ -156,7 +162,8 @@ class Gateway:
         """Open a session with its own secret.
 
         Its `sampling` wins over what requests ask for: only a smaller `max_tokens` and more `stop` strings
-        are taken from them. After its `budget` it gives the stop signal.
+        are taken from them; an API is told of it what `ApiModel.given` names. After its `budget` it gives the
+        stop signal.
         Its `engine` (a scripted expert, say) is used instead of the gateway's; `on_turn` is called with every
         turn as it is recorded. Raises ConfigError when the id is in use.
         """
@@ -166,13 +173,10 @@ class Gateway:
         base_url = f"{self.url}/sessions/{quote(id, safe='')}/v1"
         session = Session(
             Endpoint(base_url=base_url, api_key=secrets.token_urlsafe(24), model=self.model),
-            engine or self._engine,
-            self._renderer,
+            self._voice(engine or self._engine, on_turn=on_turn),
             id=id,
-            sampling=sampling or Sampling(),
+            sampling=_told(sampling or Sampling(), engine or self._engine),
             budget=budget,
-            history=self._history,
-            on_turn=on_turn,
             on_close=lambda: self._sessions.pop(id, None),
         )
         self._sessions[id] = session
@@ -190,9 +194,22 @@ class Gateway:
 
     def _anonymous(self) -> Session:
         id = secrets.token_hex(8)
-        return Session(
-            self.endpoint, self._engine, self._renderer, id=id, sampling=self._sampling, pinned=False
-        )
+        voice = self._voice(self._engine, pinned=False)
+        return Session(self.endpoint, voice, id=id, sampling=self._sampling, pinned=False)
+
+    def _voice(
+        self,
+        engine: Engine | ApiModel,
+        *,
+        pinned: bool = True,
+        on_turn: Callable[[Turn], None] | None = None,
+    ) -> Voice:
+        """Who answers in a session."""
+        if isinstance(engine, ApiModel):
+            return ApiVoice(engine, pinned=pinned, on_turn=on_turn)
+        if self._renderer is None:
+            raise ConfigError("an engine's gateway needs the tokenizer and the chat template of its model")
+        return EngineVoice(engine, self._renderer, model=self.model, history=self._history, on_turn=on_turn)
 
     # --- requests -----------------------------------------------------------------------------
 
@@ -246,7 +263,14 @@ class Gateway:
             return _refusal(error, _CHAT)
         limit = self._engine.max_context
         model = {"id": self.model, "object": "model", "created": 0, "owned_by": "patchwright"}
-        return _json({"object": "list", "data": [{**model, "max_model_len": limit}]})
+        return _json({"object": "list", "data": [model | ({"max_model_len": limit} if limit else {})]})
+
+
+def _told(sampling: Sampling, engine: Engine | ApiModel) -> Sampling:
+    """A session's sampling, without a bound of replies where an API is not told of one."""
+    if isinstance(engine, ApiModel) and "max_tokens" not in engine.given:
+        return replace(sampling, max_tokens=UNBOUNDED)
+    return sampling
 
 
 class _WrongKey(Exception):
@@ -334,6 +358,7 @@ def _refusal(error: Exception, format: Format) -> Response:
 
 _STATUS: dict[type[Exception], tuple[int, str]] = {
     Stopped: (404, "not_found_error"),
+    ContextFull: (404, "not_found_error"),
     _WrongKey: (401, "authentication_error"),
     _TooLarge: (413, "request_too_large"),
 }

@@ -7,34 +7,18 @@ a call that succeeds becomes a `Turn`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
-import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from patchwright.engine.base import Engine
-from patchwright.errors import ConfigError, EngineBusy, EngineError, InfraError
+from patchwright.errors import ConfigError, EngineBusy, InfraError
+from patchwright.gateway.call import Call, ContextFull, Stopped, Voice
 from patchwright.gateway.chat import ChatFormat
-from patchwright.gateway.history import Policy
-from patchwright.gateway.record import Ahead, Record
-from patchwright.gateway.wire import (
-    BadRequest,
-    ChatRequest,
-    Format,
-    Json,
-    Reply,
-    message_json,
-    request_sampling,
-)
-from patchwright.render import Parsed, Renderer
-from patchwright.types import Completion, Endpoint, Finish, Sampling, Turn
+from patchwright.gateway.wire import Format, Json, Reply, message_json, moved, request_sampling
+from patchwright.types import Endpoint, Sampling, Turn
 
-__all__ = ["Budget", "Call", "Session", "Stopped"]
-
-_BUSY_WAITS = (0.05, 0.2, 0.8, 2.0)
-"""Seconds before the tries after a full queue; then the client is told to come back."""
+__all__ = ["Budget", "Session"]
 
 _KEPT_CALLS = 8
 """Answered calls a retry can still find; each holds its whole request, and a retry comes soon."""
@@ -42,14 +26,7 @@ _KEPT_CALLS = 8
 _KEPT_THREADS = 64
 """Answers that a client can go on from by their id alone; Codex and others send the whole conversation."""
 
-_MOST_FAILURES = 3
-"""Engine failures in a row after which the session stops: clients retry each for minutes."""
-
 _CHAT = ChatFormat()
-
-
-class Stopped(Exception):
-    """The session answers no more: closed, its context full, its budget used up, or its engine broken."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,43 +43,18 @@ class Budget:
             raise ConfigError("a budget of model calls or tokens must be at least 1")
 
 
-@dataclass(kw_only=True, slots=True, eq=False)
-class Call:
-    """One request in flight or answered."""
-
-    id: str
-    number: int
-    """Replies asked of the session before this call."""
-    request: ChatRequest
-    format: Format
-    stop: tuple[str, ...]
-    """Strings that end the reply: the session's and the request's."""
-    started: float = field(default_factory=time.time)
-    task: asyncio.Task[tuple[Reply, ...]] = field(init=False)
-    """Ends with the choices of the answer."""
-    ids: list[int] = field(default_factory=list)
-    """Sampled so far, for streaming."""
-    grew: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when `ids` grew and when the task is done; whoever waits clears it."""
-    delivered: bool = False
-    """The whole answer was written to a connection that was still open."""
-
-
 class Session:
-    """The model calls of one rollout. Made by `Gateway.session`; `Record` holds what they said."""
+    """The model calls of one rollout. Made by `Gateway.session`; its voice holds what they said."""
 
     def __init__(
         self,
         endpoint: Endpoint,
-        engine: Engine,
-        renderer: Renderer,
+        voice: Voice,
         *,
         id: str,
         sampling: Sampling,
         pinned: bool = True,
         budget: Budget | None = None,
-        history: Policy = "splice",
-        on_turn: Callable[[Turn], None] | None = None,
         on_close: Callable[[], object] = lambda: None,
     ) -> None:
         self.id = id
@@ -110,13 +62,11 @@ class Session:
         self.stopped = ""
         """Why the session has given the stop signal, else empty: `context_full` (shorter requests are still
         answered), `budget`, `engine_failed` or `closed`."""
-        self._engine = engine
-        self._renderer = renderer
+        self._voice = voice
         self._sampling = sampling
         self._pinned = pinned
         self._budget = budget or Budget()
         self._on_close = on_close
-        self._record = Record(renderer, history=history, on_turn=on_turn)
         self._calls: dict[bytes, Call] = {}
         self._failures: dict[bytes, InfraError] = {}
         self._failed = 0
@@ -128,13 +78,13 @@ class Session:
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """Every call recorded so far; side calls have `train=False`. See `Record.turns`."""
-        return self._record.turns
+        """Every call recorded so far; side calls, and all calls of an API, have `train=False`."""
+        return self._voice.turns
 
     @property
     def messages(self) -> tuple[Mapping[str, Any], ...]:
         """The main conversation as the agent last sent it, and the reply."""
-        return self._record.messages
+        return self._voice.messages
 
     @property
     def failure(self) -> InfraError | None:
@@ -172,9 +122,8 @@ class Session:
         return call
 
     def tokens(self, body: bytes, format: Format) -> int:
-        """How many tokens the prompt of a request has, rendered anew. Raises BadRequest or AgentError."""
-        request = format.parse(body, self._threads.get)
-        return len(self._renderer.render(request.messages, request.tools))
+        """How many tokens the prompt of a request has. Raises BadRequest or AgentError."""
+        return self._voice.count(format.parse(body, self._threads.get))
 
     async def close(self) -> None:
         """Abort what is in flight; later requests get the stop signal. Closing twice is allowed."""
@@ -189,9 +138,9 @@ class Session:
     def _check_budget(self) -> None:
         """Raises Stopped when there is nothing left to answer with."""
         budget = self._budget
-        if self._failed >= _MOST_FAILURES:
+        if self._failed >= self._voice.tries:
             self.stopped = "engine_failed"
-            raise Stopped("the model has failed several times in a row; this attempt is over")
+            raise Stopped("the model has failed; this attempt is over")
         if budget.calls is not None and self._count >= budget.calls:
             self.stopped = "budget"
             raise Stopped(f"the budget of {budget.calls} model calls is used up")
@@ -213,129 +162,32 @@ class Session:
 
     async def _answer(self, call: Call, key: bytes) -> tuple[Reply, ...]:
         try:
-            replies = await self._sample(call)
+            replies = await self._voice.answer(call, self._sampling_of(call))
+        except ContextFull:
+            self.stopped = "context_full"
+            raise
         except InfraError as error:
             self._failures[key] = error
             self._failed += not isinstance(error, EngineBusy)
             raise
         self._failures.pop(key, None)
         self._failed = 0
+        self._sampled += sum(reply.completion_tokens for reply in replies)
+        self._remember(call, replies)
         return replies
-
-    async def _sample(self, call: Call) -> tuple[Reply, ...]:
-        ahead = self._ahead(call.request)
-        if len(ahead.prompt) >= self._engine.max_context:
-            raise self._context_full(len(ahead.prompt))
-        completions = await self._completions(ahead.prompt, call)
-        return tuple(self._said(call, ahead, index, one) for index, one in enumerate(completions))
-
-    def _ahead(self, request: ChatRequest) -> Ahead:
-        if request.prompt is None:
-            return self._record.ahead(request.messages, request.tools)
-        if isinstance(request.prompt, str):
-            return self._record.alone(self._renderer.encode(request.prompt))
-        if max(request.prompt) >= self._renderer.vocab_size:
-            raise BadRequest(f"`prompt` has token {max(request.prompt)}, which the model does not know")
-        return self._record.alone(request.prompt)
-
-    async def _completions(self, prompt: list[int], call: Call) -> list[Completion]:
-        """As many as the request asks for, or none: the first failure ends the others."""
-        sampling = self._sampling_of(call)
-        async with _ungrouped(), asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(self._completion(prompt, _moved(sampling, index), call))
-                for index in range(call.request.n)
-            ]
-        return [task.result() for task in tasks]
-
-    async def _completion(self, prompt: list[int], sampling: Sampling, call: Call) -> Completion:
-        completion = await self._generate(prompt, sampling, call)
-        if completion.finish is Finish.ABORT:
-            raise EngineError("the engine aborted the request; try it again")
-        if not completion.token_ids:
-            raise self._context_full(len(prompt))
-        return completion
 
     def _sampling_of(self, call: Call) -> Sampling:
         """A session's seed is moved on by every reply, so that an equal request samples anew."""
         sampling = request_sampling(call.request, self._sampling, pinned=self._pinned)
-        stop_ids = tuple(sorted({*sampling.stop_ids, *self._renderer.stop_ids}))
         most = sampling.max_tokens
         if self._budget.tokens is not None:
             most = min(most, max(1, (self._budget.tokens - self._sampled) // call.request.n))
-        return _moved(replace(sampling, stop_ids=stop_ids, max_tokens=most), call.number)
+        return moved(replace(sampling, max_tokens=most), call.number)
 
-    async def _generate(self, prompt: list[int], sampling: Sampling, call: Call) -> Completion:
-        def on_tokens(ids: Sequence[int]) -> None:
-            call.ids.extend(ids)
-            call.grew.set()
-
-        listener = on_tokens if call.request.stream else None
-        for wait in _BUSY_WAITS:
-            try:
-                return await self._engine.generate(prompt, sampling, on_tokens=listener)
-            except EngineBusy:
-                await asyncio.sleep(wait)
-        return await self._engine.generate(prompt, sampling, on_tokens=listener)
-
-    def _context_full(self, tokens: int) -> Stopped:
-        self.stopped = "context_full"
-        limit = self._engine.max_context
-        return Stopped(f"the context is full: the prompt has {tokens} tokens and the model takes {limit}")
-
-    def _said(self, call: Call, ahead: Ahead, index: int, completion: Completion) -> Reply:
-        """Take a completion apart for the agent and record it."""
-        ids, request = completion.token_ids, call.request
-        raw = request.prompt is not None
-        parsed = (
-            Parsed(content=self._renderer.decode(ids)) if raw else self._renderer.parse(ids, request.tools)
-        )
-        content = cut(parsed.content, call.stop)
-        reply = Reply(
-            id=call.id,
-            created=int(call.started),
-            model=self.endpoint.model,
-            index=index,
-            content=content,
-            reasoning=parsed.reasoning,
-            tool_calls=parsed.tool_calls,
-            finish=completion.finish,
-            stopped_by=next(
-                (stop for stop in call.stop if parsed.content.startswith(stop, len(content))), ""
-            ),
-            logprobs=self._logprobs(completion) if request.logprobs else (),
-            prompt_tokens=len(ahead.prompt),
-            completion_tokens=len(completion.token_ids),
-            cached_tokens=completion.cached,
-        )
-        message = message_json(reply)
-        self._record.add(ahead, completion, message, parsed.tool_calls, call.started)
-        self._sampled += len(ids)
-        if request.thread is not None:
-            self._threads[call.id] = [*request.thread, message]
-            while len(self._threads) > _KEPT_THREADS:
-                del self._threads[next(iter(self._threads))]
-        return reply
-
-    def _logprobs(self, completion: Completion) -> tuple[tuple[str, float], ...]:
-        texts = (self._renderer.decode([token]) for token in completion.token_ids)
-        return tuple(zip(texts, completion.logprobs, strict=False))
-
-
-def _moved(sampling: Sampling, by: int) -> Sampling:
-    return replace(sampling, seed=None if sampling.seed is None else sampling.seed + by)
-
-
-@contextlib.asynccontextmanager
-async def _ungrouped() -> AsyncIterator[None]:
-    """What one of several tasks raised, as if it had been the only one."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None
-
-
-def cut(text: str, stops: Sequence[str]) -> str:
-    """`text` up to the first stop string."""
-    found = [place for place in map(text.find, stops) if place >= 0]
-    return text[: min(found)] if found else text
+    def _remember(self, call: Call, replies: tuple[Reply, ...]) -> None:
+        """What a later request may go on from by the answer's id."""
+        if call.request.thread is None:
+            return
+        self._threads[call.id] = [*call.request.thread, message_json(replies[-1])]
+        while len(self._threads) > _KEPT_THREADS:
+            del self._threads[next(iter(self._threads))]

@@ -1,7 +1,7 @@
 """Server-sent events: a call's tokens as they are sampled, in whatever format the client speaks.
 
 With tools a reply can only be taken apart when it is whole, so it is replayed at the end, and meanwhile
-the stream is kept alive. So are several choices, one after the other.
+the stream is kept alive. So are several choices, one after the other, and every answer of an API.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from patchwright.errors import AgentError, InfraError
-from patchwright.gateway.session import Call, Stopped, cut
-from patchwright.gateway.wire import Reply, Writer
+from patchwright.gateway.call import Call, Stopped
+from patchwright.gateway.wire import Reply, Writer, cut
 from patchwright.render import Parsed, Renderer
 
 __all__ = ["stream"]
@@ -24,7 +24,9 @@ _PACE = 0.03
 """Least seconds between two pieces of one reply."""
 
 
-async def stream(call: Call, renderer: Renderer, model: str, request: Request, keep_alive: float) -> Response:
+async def stream(
+    call: Call, renderer: Renderer | None, model: str, request: Request, keep_alive: float
+) -> Response:
     """The streaming response of a call. A failure before the first token is raised, as without streaming.
 
     After `keep_alive` seconds of silence the client is told to go on waiting.
@@ -40,17 +42,17 @@ async def stream(call: Call, renderer: Renderer, model: str, request: Request, k
 
 
 async def _events(
-    call: Call, renderer: Renderer, writer: Writer, request: Request, keep_alive: float
+    call: Call, renderer: Renderer | None, writer: Writer, request: Request, keep_alive: float
 ) -> AsyncIterator[bytes]:
     asked = call.request
-    text = _Text(renderer, writer, call.stop, raw=asked.prompt is not None)
-    live = asked.tools is None and asked.n == 1
+    text = _Text(writer, call.stop, raw=asked.prompt is not None)
+    live = renderer if asked.tools is None and asked.n == 1 else None
     yield writer.start()
     while not call.task.done():
         if not await _grown(call, keep_alive):
             yield writer.silence
-        elif live and not call.task.done():
-            yield text.more(call.ids)
+        elif live is not None and not call.task.done():
+            yield text.more(live, call.ids)
             await asyncio.sleep(_PACE)
     try:
         replies = await call.task
@@ -76,7 +78,6 @@ async def _grown(call: Call, keep_alive: float) -> bool:
 class _Text:
     """What was sent of a reply, and what may be sent of it next."""
 
-    renderer: Renderer
     writer: Writer
     stops: Sequence[str]
     raw: bool
@@ -84,9 +85,9 @@ class _Text:
     content: str = ""
     reasoning: str = ""
 
-    def more(self, ids: Sequence[int]) -> bytes:
+    def more(self, renderer: Renderer, ids: Sequence[int]) -> bytes:
         """What a reply that is still growing has for sure; what may yet change is held back."""
-        parsed = Parsed(content=self.renderer.decode(ids)) if self.raw else self.renderer.parse(ids)
+        parsed = Parsed(content=renderer.decode(ids)) if self.raw else renderer.parse(ids)
         content = cut(parsed.content, self.stops)
         if "<think>".startswith(content.strip()):
             content = ""

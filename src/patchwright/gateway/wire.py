@@ -25,10 +25,12 @@ __all__ = [
     "Writer",
     "calls_json",
     "check_message",
+    "cut",
     "dumps",
     "event",
     "joined_text",
     "message_json",
+    "moved",
     "number",
     "plain_id",
     "read_json",
@@ -240,6 +242,11 @@ def request_sampling(request: ChatRequest, base: Sampling, *, pinned: bool) -> S
     return replace(sampling, **{key: value for key, value in asked.items() if value is not None})  # type: ignore[arg-type]
 
 
+def moved(sampling: Sampling, by: int) -> Sampling:
+    """The same with its seed, if it has one, moved on."""
+    return replace(sampling, seed=None if sampling.seed is None else sampling.seed + by)
+
+
 # --- writing ------------------------------------------------------------------------------------
 
 
@@ -251,6 +258,12 @@ def message_json(reply: Reply) -> Json:
     if reply.tool_calls:
         message["tool_calls"] = calls_json(reply)
     return message
+
+
+def cut(text: str, stops: Sequence[str]) -> str:
+    """`text` up to the first stop string."""
+    found = [place for place in map(text.find, stops) if place >= 0]
+    return text[: min(found)] if found else text
 
 
 def calls_json(reply: Reply) -> list[Json]:

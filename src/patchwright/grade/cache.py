@@ -24,7 +24,7 @@ from patchwright.types import Grade, Task
 
 __all__ = ["GradeCache", "Grading", "fingerprint", "key"]
 
-EDITION = 2
+EDITION = 3
 
 _LEFT_OUT = {"prompt", "solution", "trust", "meta", "archive"}
 """Fields of a task that do not decide what a patch is worth; the archive goes in by its content."""
@@ -41,8 +41,8 @@ class Grading:
     """The patch as it was applied."""
     command_seconds: float = 0.0
     """Wall time of the test command alone; `grade.seconds` is that of the whole grading."""
-    witness: bool | None = None
-    """Whether the runner called the witness (`grade/witness.py`); None when none was wanted."""
+    sessions: int | None = None
+    """How often the runner called the witness (`grade/witness.py`); None when none was wanted."""
 
 
 def fingerprint(task: Task) -> str:

@@ -42,7 +42,7 @@ def weighed(task: Task, grade: Grade, ran: Ran) -> Grade:
     resolves nothing; printed forgeries count against it only where they could have been read."""
     forged = () if ran.timed_out else forgeries(task, ran.log)
     grade = replace(grade, findings=(*grade.findings, *ran.settings, *ran.meddling, *forged))
-    against = ran.meddling if ran.witness else (*ran.meddling, *forged)
+    against = ran.meddling if ran.sessions else (*ran.meddling, *forged)
     if task.tests.rules != "strict" or not grade.resolved or not against:
         return grade
     reason = f"the run cannot be believed: {against[0]}"[:500]

@@ -84,16 +84,19 @@ async def apply_patch(box: Sandbox, task: Task, diff: Diff) -> str:
     `git apply` does.) Each starts from the tree as it was; a patch that goes in by halves has not gone in.
     Raises SandboxError when the box is gone or hangs.
     """
-    await box.write(PATCH_FILE, diff.data)
-    first = await _run(box, task, f"{GIT} apply --whitespace=nowarn {PATCH_FILE}", ())
+    first = await _run(box, task, f"{GIT} apply --whitespace=nowarn -", diff.data)
     if first.timed_out:
         raise SandboxError(f"task {task.id}: git was still applying the patch when its time was up")
-    if first.code == 0 or (await _run(box, task, _second(), diff.paths)).code == 0:
+    if first.code == 0:
+        return ""
+    paths = listed(diff.paths)
+    await box.write(PATCH_FILE, diff.data)
+    if (await _run(box, task, _second(), paths)).code == 0:
         return ""
     said = first.output.strip() or f"git apply ended with {first.code}"
     if any(section.indented for section in diff.sections):
         return said
-    third = await _run(box, task, _third(), diff.paths)
+    third = await _run(box, task, _third(), paths)
     lacking = "; the image has no `patch` to try with" if third.code == _NOT_FOUND else ""
     return said + lacking if third.code else ""
 
@@ -123,8 +126,8 @@ def _third() -> str:
     )
 
 
-async def _run(box: Sandbox, task: Task, command: str, paths: Iterable[str]) -> Exec:
-    return await box.exec(command, timeout=task.limits.test_seconds, cwd=task.workdir, stdin=listed(paths))
+async def _run(box: Sandbox, task: Task, command: str, stdin: bytes) -> Exec:
+    return await box.exec(command, timeout=task.limits.test_seconds, cwd=task.workdir, stdin=stdin)
 
 
 def listed(paths: Iterable[str]) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection
 
-from patchwright.grade.diff import parse
+from patchwright.grade.diff import parse_tests
 from patchwright.grade.patch import GIT, listed
 from patchwright.sandbox.base import Sandbox
 from patchwright.types import Task
@@ -25,7 +25,7 @@ async def restore_tests(box: Sandbox, task: Task, touched: Collection[str]) -> t
     Returns what applying the test patch said, and what went wrong ("" when nothing did). Raises
     SandboxError when the box is gone.
     """
-    named = parse(task.tests.patch).paths
+    named = parse_tests(task.tests.patch).paths
     await _clear(box, task, _in_the_way([*named, *task.tests.files], touched))
     said = ""
     if task.tests.patch.strip():
@@ -59,7 +59,7 @@ async def _clear(box: Sandbox, task: Task, paths: Collection[str]) -> None:
 
 async def _apply(box: Sandbox, task: Task, named: Collection[str]) -> tuple[str, str]:
     """Take the named files back to the base commit, the new ones away, and apply the test patch."""
-    await box.write(TEST_PATCH_FILE, parse(task.tests.patch).data)
+    await box.write(TEST_PATCH_FILE, parse_tests(task.tests.patch).data)
     base = shlex.quote(task.base_commit)
     script = (
         f"set -e; cat > {TEST_PATCH_FILE}.paths; P={TEST_PATCH_FILE}.paths; "

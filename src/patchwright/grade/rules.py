@@ -6,6 +6,7 @@
 - `swebench`: swebench 5.0.2. `swebench-fail-only`: the same for its rows with `eval_type = fail_only`, whose
   logs name failures only.
 - `swebench4`, `swebench4-fail-only`: swebench 4.1.0. `swerebench`: SWE-rebench's fork of 4.0.
+- `swerebench2`: SWE-rebench V2: passed or not, names compared without times.
 - `swegym`: SWE-Gym's fork of 2.0.13.
 
 SWE-smith's own rules are left out on purpose: there a test that the log does not name has passed, so that an
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from patchwright.errors import ConfigError
 from patchwright.grade.frame import unframed
 from patchwright.grade.parsers import Reader, UnreadableLog, Words, parser, reader, word_status
+from patchwright.grade.parsers.rebench import timeless
 from patchwright.grade.parsers.words import ERROR, FAILED, PASSED, SKIPPED, XFAIL
 from patchwright.types import GradeState, Task, TestStatus
 
@@ -118,6 +120,8 @@ class Rules:
     accept: _Accept
     fail_to_pass: _Judge
     pass_to_pass: _Judge
+    name: Callable[[str], str] = str
+    """How a task writes a test -> how the words name it."""
     classifies: bool = False
     """Whether a log that is not read is searched for a fault of the environment."""
 
@@ -173,6 +177,14 @@ def _exit_code(log: str) -> int:
         raise UnreadableLog("the recorded exit code is no number") from error
 
 
+def _accept_swerebench2(read: Reader, log: str) -> Words:
+    """No markers; a log without a status is no verdict, though officially nothing has passed then."""
+    words = read(log)
+    if not words:
+        raise _RejectedLog("no test could be read in the log")
+    return words
+
+
 def _accept_swegym(read: Reader, log: str) -> Words:
     """No markers: everything (after `>>>>> Applied Patch (pred)`, where one stands) is read, if only
     `git apply -v` or somebody else said `Applied patch`."""
@@ -204,6 +216,10 @@ def _passed(test: str, words: Words) -> bool | None:
 def _kept(test: str, words: Words) -> bool | None:
     """5.0: a test that passed before and is skipped now is no regression."""
     return True if _word(test, words) == SKIPPED else _passed(test, words)
+
+
+def _passed_word(test: str, words: Words) -> bool | None:
+    return words.get(test) == PASSED
 
 
 def _not_failed(test: str, words: Words) -> bool | None:
@@ -242,6 +258,13 @@ RULES: Mapping[str, Rules] = {
     ),
     "swerebench": Rules(
         dialect="swebench4", accept=_accept_swerebench, fail_to_pass=_passed4, pass_to_pass=_passed4
+    ),
+    "swerebench2": Rules(
+        dialect="swerebench2",
+        accept=_accept_swerebench2,
+        fail_to_pass=_passed_word,
+        pass_to_pass=_passed_word,
+        name=timeless,
     ),
     "swegym": Rules(dialect="swegym", accept=_accept_swegym, fail_to_pass=_passed4, pass_to_pass=_passed4),
 }
@@ -290,11 +313,11 @@ def _official(task: Task, log: str) -> Verdict:
         return _rejected(task, log, error, _fault(log) if rules.classifies else ("", False))
     except UnreadableLog as error:
         return _unread(task, str(error))
-    tests = {name: _status(_word(name, words)) for name in _named(task)}
+    tests = {name: _status(_word(rules.name(name), words)) for name in _named(task)}
     return _decided(
         tests,
-        _split(task.tests.fail_to_pass, lambda test: rules.fail_to_pass(test, words)),
-        _split(task.tests.pass_to_pass, lambda test: rules.pass_to_pass(test, words)),
+        _split(task.tests.fail_to_pass, lambda test: rules.fail_to_pass(rules.name(test), words)),
+        _split(task.tests.pass_to_pass, lambda test: rules.pass_to_pass(rules.name(test), words)),
     )
 
 

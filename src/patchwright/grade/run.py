@@ -15,11 +15,12 @@ from patchwright.grade.frame import framed
 from patchwright.grade.patch import apply_patch
 from patchwright.grade.restore import restore_tests
 from patchwright.grade.settings import changed_settings, read_settings
-from patchwright.grade.stamps import stamps, tampered
+from patchwright.grade.stamps import stamps, tampered, watched
 from patchwright.grade.witness import Testimony, Witness
 from patchwright.sandbox.base import BoxSpec, Sandbox, SandboxBackend
 from patchwright.sandbox.output import render
 from patchwright.tasks.repository import repository_archive
+from patchwright.tasks.specs.script import with_exit_code
 from patchwright.types import GradeState, Task
 
 __all__ = ["Ran", "open_box", "run_tests", "script"]
@@ -33,7 +34,6 @@ within a second would run the first one's code."""
 
 _KILLED = 137
 _EXIT_CODE_RULES = ("swebench", "swebench-fail-only")
-_END = ">>>>> End Test Output"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,8 +51,8 @@ class Ran:
     """Findings on settings of the tests that the patch changed."""
     meddling: tuple[str, ...] = ()
     """Findings on what was done to the run: by the `strict` rules such a run resolves nothing."""
-    witness: bool | None = None
-    """Whether the runner called the witness; None when none was wanted."""
+    sessions: int | None = None
+    """How often the runner called the witness; None when none was wanted."""
     code: int = 0
     timed_out: bool = False
     command_seconds: float = 0.0
@@ -93,8 +93,10 @@ async def _run(box: Sandbox, task: Task, diff: Diff) -> Ran:
 
 async def _tested(box: Sandbox, task: Task, diff: Diff, said: str) -> Ran:
     """The command run, watched from beside it."""
-    command, log, stamped = script(task), _Log(), await stamps(box, task)
-    witness = await Witness.placed(box) if Witness.wanted(task, command) else None
+    command, log = script(task), _Log()
+    wanted = Witness.wanted(task, command)
+    witness = await Witness.placed(box, task, watched(task)) if wanted else None
+    stamped = {} if wanted else await stamps(box, task)
     done = await box.exec(
         witness.command(command) if witness else command,
         timeout=task.limits.test_seconds,
@@ -104,9 +106,9 @@ async def _tested(box: Sandbox, task: Task, diff: Diff, said: str) -> Ran:
     heard = await witness.heard(box, task, diff) if witness else Testimony()
     written = said + (log.text() or done.output)
     return Ran(
-        log=framed(written, heard.statuses) if heard.started else written,
+        log=framed(written, heard.statuses) if heard.sessions else written,
         meddling=heard.findings + (tampered(stamped, await stamps(box, task)) if stamped else ()),
-        witness=heard.started if witness else None,
+        sessions=heard.sessions if witness else None,
         code=done.code,
         timed_out=done.timed_out,
         command_seconds=done.seconds,
@@ -142,17 +144,8 @@ async def open_box(
 def script(task: Task) -> str:
     """The test command as it is run: scripts of SWE-bench record the exit code of their tests, which
     swebench 5 adds to them and reads (a script's own code is that of its last clean-up)."""
-    lines = task.tests.command.split("\n")
-    ends = [number for number, line in enumerate(lines) if _END in line]
-    recorded = any(">>>>> Test Exit Code" in line for line in lines)
-    if task.tests.rules not in _EXIT_CODE_RULES or recorded or not ends:
-        return task.tests.command
-    lines[ends[0] : ends[0] + 1] = [
-        "PATCHWRIGHT_EXIT_CODE=$?",
-        lines[ends[0]],
-        'echo ">>>>> Test Exit Code: $PATCHWRIGHT_EXIT_CODE"',
-    ]
-    return "\n".join(lines)
+    command = task.tests.command
+    return with_exit_code(command) if task.tests.rules in _EXIT_CODE_RULES else command
 
 
 class _Log:

@@ -16,12 +16,11 @@ from patchwright.grade.frame import unframed
 from patchwright.grade.integrity import screened, weighed
 from patchwright.grade.rules import judge
 from patchwright.grade.run import Ran, open_box, run_tests
+from patchwright.grade.witness import Witness
 from patchwright.sandbox.base import SandboxBackend
 from patchwright.types import Grade, GradeState, Task
 
 __all__ = ["Grader", "Grading", "open_box"]
-
-NO_WITNESS = "the patched code keeps the runner from its witness"
 
 _UNTOUCHED = Diff()
 
@@ -114,7 +113,7 @@ class Grader:
             log=ran.log,
             patch=diff.shown,
             command_seconds=ran.command_seconds,
-            witness=ran.witness,
+            sessions=ran.sessions,
         )
         self._keep(name, done)
         return done
@@ -152,13 +151,19 @@ class Grader:
             await self._blame(
                 task, diff, "the tests were killed, out of memory perhaps", GradeState.ENV_BROKEN
             )
-        if grade.resolved and ran.witness is False and await self._has_witness(task, diff):
-            return dataclasses.replace(grade, state=GradeState.NO_REPORT, reason=NO_WITNESS)
-        return grade
+        return await self._witnessed(task, diff, ran, grade) if grade.resolved else grade
 
-    async def _has_witness(self, task: Task, diff: Diff) -> bool:
-        """Whether the untouched code's runner calls the witness."""
-        return bool(diff.sections) and bool((await self._graded(task, _UNTOUCHED)).witness)
+    async def _witnessed(self, task: Task, diff: Diff, ran: Ran, grade: Grade) -> Grade:
+        """Resolved only if the runner called the witness as often as its command says, or else as often as
+        with the untouched code: never, when the command starts pytest in a way of its own."""
+        if ran.sessions is None or 0 < ran.sessions <= Witness.sessions(task.tests.command):
+            return grade
+        if not diff.sections or ran.sessions == (must := (await self._graded(task, _UNTOUCHED)).sessions):
+            return grade
+        reason = (
+            f"unwitnessed: there are results of {ran.sessions} runs of pytest, of the untouched code {must}"
+        )
+        return dataclasses.replace(grade, state=GradeState.NO_REPORT, reason=reason, findings=(reason,))
 
     async def _blame(self, task: Task, diff: Diff, problem: str, state: GradeState) -> None:
         """Return when it is the patch's doing: the untouched code does better. Else raise GradeError."""

@@ -1,10 +1,10 @@
 """A witness beside pytest: what the tests print may be anybody's, what the witness seals is the runner's.
 
-For tasks graded `strict` whose command starts pytest. The key lies in a file for the moment between the start
-of the command and the start of pytest, which takes it before it imports anything of the repository; it is in
-no command line and in no environment. Code that runs in the tests' own process can still dig the seal out of
-memory; `screen.py` flags code that digs, and the witness notes when parts of the runner are no longer what
-they were.
+For tasks graded `strict` whose command starts pytest. The key lies in the plugin's file for the moment
+between the start of the command and the start of pytest, which takes it before it imports anything of the
+repository; it is in no command line and in no environment. Code that runs in the tests' own process can still
+dig the seal out of memory; `screen.py` flags code that digs, and the witness notes when parts of the runner
+are no longer what they were.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import marshal
 import re
 import secrets
-from collections.abc import Iterator
+import zlib
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +30,6 @@ from patchwright.types import Task
 
 __all__ = ["Testimony", "Witness"]
 
-_PLUGIN = (Path(__file__).parent / "witness_plugin.py").read_text(encoding="utf-8")
 _PYTEST = re.compile(r"(?:^|[\s;&|/(])(?:pytest|py\.test)(?=[\s;&|)]|$)")
 _OWN_WAY = re.compile(
     r"\btox\b|\bnox\b|\benv -i\b|\bPYTEST_ADDOPTS\b|\bpython[\d.]* -\w*[IE]|PYTHONPATH=['\"\s]"
@@ -41,8 +44,8 @@ class Testimony:
 
     __test__ = False  # not a pytest class
 
-    started: bool = False
-    """Whether pytest took the key: there is a witness at all."""
+    sessions: int = 0
+    """How often pytest took the key; 0: there is no witness."""
     statuses: tuple[tuple[str, str], ...] = ()
     """Word and id of every test, when every session came to its end; else none."""
     findings: tuple[str, ...] = ()
@@ -63,13 +66,21 @@ class Witness:
         return ours and bool(_PYTEST.search(command)) and not _OWN_WAY.search(command)
 
     @classmethod
-    async def placed(cls, box: Sandbox) -> Witness:
-        """Lay plugin and key into a box. Raises OSError or SandboxError."""
+    async def placed(cls, box: Sandbox, task: Task, watched: Collection[str]) -> Witness:
+        """Lay plugin and key into a box; `watched` are files that nobody may write to while the tests run.
+        Raises OSError or SandboxError."""
         name = secrets.token_hex(8)
         found = cls(f"/tmp/patchwright-{name}", f"patchwright_{name}", secrets.token_hex(32).encode())
-        await box.write(f"{found.folder}/{found.module}.py", _PLUGIN.encode())
-        await box.write(f"{found.folder}/key", found.key)
+        paths = json.dumps([f"{task.workdir}/{path}" for path in watched])
+        await box.write(
+            f"{found.folder}/{found.module}.py", b"# key %b %b\n" % (found.key, paths.encode()) + _plugin()
+        )
         return found
+
+    @staticmethod
+    def sessions(command: str) -> int:
+        """How many runs of pytest a command names."""
+        return len(_PYTEST.findall(command))
 
     def command(self, command: str) -> str:
         """The command with a pytest that calls the witness."""
@@ -94,7 +105,7 @@ class Witness:
         forged = False
         for line in text.split(b"\n")[:-1]:
             body, _, seal = line.rpartition(b" ")
-            fresh = key if not sessions else hashlib.sha256(key).digest()
+            fresh = key if not sessions else hashlib.sha256(key).hexdigest().encode()
             if sessions and _sealed(key, body, seal):
                 number, kind, values = json.loads(body)
                 forged |= number != len(sessions[-1])
@@ -111,14 +122,28 @@ class Witness:
         findings = ["forged: a line in the results is not the runner's"] if forged else []
         findings += [finding for rows in sessions for finding in _meddling(rows, task, diff)]
         return Testimony(
-            started=bool(sessions),
+            sessions=len(sessions),
             statuses=tuple(_statuses(sessions)) if ended and not forged else (),
             findings=tuple(dict.fromkeys(findings)),
         )
 
 
 def _sealed(key: bytes, body: bytes, seal: bytes) -> bool:
-    return hmac.compare_digest(hmac.new(key, body, hashlib.sha256).hexdigest().encode(), seal)
+    return hmac.compare_digest(hashlib.blake2b(body, key=key).hexdigest().encode(), seal)
+
+
+@cache
+def _plugin() -> bytes:
+    """The plugin as it is written into boxes: its text, and its code for interpreters like this one, which
+    spares them pytest's rewriting and the compiler."""
+    text = (Path(__file__).parent / "witness_plugin.py").read_bytes()
+    code = marshal.dumps(compile(text, "patchwright_witness.py", "exec", dont_inherit=True, optimize=2))
+    return (
+        '"""PYTEST_DONT_REWRITE"""\nimport marshal, zlib\nfrom importlib.util import MAGIC_NUMBER\n'
+        f"ours = MAGIC_NUMBER == {MAGIC_NUMBER!r}\n"
+        f"made = zlib.decompress({zlib.compress(code)!r} if ours else {zlib.compress(text)!r})\n"
+        "exec(marshal.loads(made) if ours else made)\n"
+    ).encode()
 
 
 def _statuses(sessions: list[list[tuple[str, Any]]]) -> Iterator[tuple[str, str]]:
@@ -159,6 +184,8 @@ def _meddling(rows: list[tuple[str, Any]], task: Task, diff: Diff) -> Iterator[s
                 yield f"rebinds-runner: a plugin of pytest comes from {file}"[:200]
         for name in values["blind"]:
             yield f"blind: {name} does not fail when it must"
+        for file in values["tampered"]:
+            yield f"tampered: {file.removeprefix(f'{task.workdir}/')}"
 
 
 def _patched(file: str, task: Task, diff: Diff) -> bool:

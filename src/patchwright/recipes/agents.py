@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from urllib.parse import quote
 
 from patchwright.agent.base import Agent
 from patchwright.agent.bash import BashAgent, BashConfig
@@ -16,7 +14,7 @@ from patchwright.agent.kit import Plan, find_kit
 from patchwright.config import pick
 from patchwright.errors import ConfigError
 
-__all__ = ["AGENTS", "AgentConfig", "Listed", "keeper", "listing", "open_agent"]
+__all__ = ["AGENTS", "AgentConfig", "Listed", "listing", "open_agent"]
 
 
 class AgentConfig(BashConfig):
@@ -58,18 +56,6 @@ def listing() -> list[Listed]:
     found = [Listed(name=name, version="", state="built in") for name in ("bash", "tools", "command")]
     kits = PLANS.values()
     return found + [Listed(name=plan.name, version=_version(plan), state=_state(plan)) for plan in kits]
-
-
-def keeper(run: Path) -> Callable[[str, Mapping[str, bytes]], None]:
-    """Writes the files that agents leave into a run's folder, as `artefacts/TRAJECTORY/NAME`."""
-
-    def keep(trajectory: str, files: Mapping[str, bytes]) -> None:
-        folder = run / "artefacts" / quote(trajectory, safe="")
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            (folder / name).write_bytes(content)
-
-    return keep
 
 
 def _version(plan: Plan) -> str:

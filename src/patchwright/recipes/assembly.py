@@ -13,6 +13,7 @@ from patchwright.agent.base import Agent
 from patchwright.config import Config
 from patchwright.engine.base import Engine
 from patchwright.engine.config import EngineConfig
+from patchwright.engine.openai import ApiModel
 from patchwright.engine.process import ProcessEngine
 from patchwright.engine.scripted import ScriptedEngine
 from patchwright.engine.sglang import SglangEngine
@@ -129,7 +130,7 @@ def _backend(config: SandboxConfig) -> SandboxBackend:
 @asynccontextmanager
 async def open_engine(model: Path, config: EngineConfig) -> AsyncIterator[Engine]:
     """The engine on a model folder: the local one in its own process, or a server that has the same model.
-    Raises ConfigError or EngineError."""
+    Raises ConfigError (an API is no engine) or EngineError."""
     engine = await _engine(model, config)
     try:
         yield engine
@@ -142,6 +143,11 @@ async def _engine(model: Path, config: EngineConfig) -> Engine:
         return await VllmEngine.connect(config)
     if config.use == "sglang":
         return await SglangEngine.connect(config)
+    if config.use == "openai":
+        raise ConfigError(
+            '`line.engine.use` is "openai": an API gives text and no tokens, so nothing can be trained on '
+            "it; use `local`, `vllm` or `sglang`"
+        )
     return await asyncio.to_thread(ProcessEngine, model, config=config)  # loading takes seconds
 
 
@@ -168,15 +174,36 @@ async def open_expert_line(backend: SandboxBackend, agent: Agent, renderer: Rend
 
 
 @asynccontextmanager
+async def open_gateway(
+    config: LineConfig, model: Path | Endpoint, *, host: str = "127.0.0.1", port: int = 0, api_key: str = ""
+) -> AsyncIterator[Gateway]:
+    """The gateway before a model: a folder's, through an engine, or an API's. Raises ConfigError or
+    EngineError."""
+    async with AsyncExitStack() as stack:
+        api = _api(config, model)
+        if api is not None:
+            stack.push_async_callback(api.close)
+            gateway = Gateway(api, model=api.name, host=host, port=port, api_key=api_key)
+        else:
+            renderer = Renderer.load(str(model))
+            engine = await stack.enter_async_context(open_engine(Path(str(model)), config.engine))
+            gateway = Gateway(engine, renderer, host=host, port=port, api_key=api_key, history=config.history)
+        yield await stack.enter_async_context(gateway)
+
+
+def _api(config: LineConfig, model: Path | Endpoint) -> ApiModel | None:
+    """The API that is to answer, if it is one; of how to sample it is told what the user said."""
+    given = config.sampling.model_fields_set
+    if isinstance(model, Endpoint):
+        return ApiModel(model, retries=config.engine.retries, given=given)
+    return ApiModel.of(config.engine, str(model), given) if config.engine.use == "openai" else None
+
+
+@asynccontextmanager
 async def assemble(config: LineConfig, model: Path | Endpoint) -> AsyncIterator[Line]:
-    """The whole line of `rollout` and `eval`: on a model folder, or against somebody's endpoint."""
+    """The whole line of `rollout` and `eval`: on a model folder, or against somebody's API."""
     async with AsyncExitStack() as stack:
         agent = await stack.enter_async_context(open_agent(config.agent))
         backend = await stack.enter_async_context(open_boxes(config.sandbox))
-        if isinstance(model, Endpoint):
-            yield Line(backend=backend, agent=agent, model=model, grade=Grader(backend, skip_empty=True))
-            return
-        engine = await stack.enter_async_context(open_engine(model, config.engine))
-        renderer = Renderer.load(str(model))
-        line = open_line(backend, agent, engine, renderer, history=config.history)
-        yield await stack.enter_async_context(line)
+        gateway = await stack.enter_async_context(open_gateway(config, model))
+        yield Line(backend=backend, agent=agent, model=gateway, grade=Grader(backend, skip_empty=True))

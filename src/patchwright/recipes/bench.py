@@ -8,8 +8,9 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.table import Table
 
@@ -31,7 +32,8 @@ __all__ = [
     "idle_megabytes",
     "sandbox_table",
     "sandbox_times",
-    "train_table",
+    "train_figures",
+    "train_tables",
 ]
 
 T = TypeVar("T")
@@ -76,15 +78,59 @@ def gateway_table(cost: GatewayCost) -> Table:
     return table
 
 
-async def train_table() -> Table:
-    """Trained tokens per CPU-second, beside a plain transformers loop."""
+async def train_figures(
+    shape: str | None, *, length: int, attempts: int, rounds: int
+) -> dict[str, list[dict[str, Any]]]:
+    """`speed` and `sharing` of the quickstart's model; `shapes` instead when one is named."""
     from patchwright.train.bench import bench_train  # imports torch
+    from patchwright.train.bench_shape import bench_shape
+    from patchwright.train.bench_share import bench_sharing
 
-    speed = await asyncio.to_thread(bench_train)
+    if shape:
+        measured = await asyncio.to_thread(
+            bench_shape, shape, length=length, attempts=attempts, rounds=rounds
+        )
+        return {"shapes": [asdict(one) for one in measured]}
+    speed = await asyncio.to_thread(bench_train, rounds=rounds)
+    sharing = await asyncio.to_thread(bench_sharing, rounds=rounds)
+    return {"speed": [asdict(speed)], "sharing": [asdict(one) | {"speedup": one.speedup} for one in sharing]}
+
+
+def train_tables(figures: dict[str, list[dict[str, Any]]]) -> list[Table]:
+    """The same to look at."""
+    tables = {"speed": _speed_table, "sharing": _sharing_table, "shapes": _shapes_table}
+    return [tables[name](rows) for name, rows in figures.items()]
+
+
+def _speed_table(rows: list[dict[str, Any]]) -> Table:
     table = _table(
         "trainer: tokens per CPU-second, one thread", "SFT", "policy loss", "plain transformers loop"
     )
-    table.add_row(f"{speed.sft:,.0f}", f"{speed.policy:,.0f}", f"{speed.plain:,.0f}")
+    for row in rows:
+        table.add_row(*(f"{row[key]:,.0f}" for key in ("sft", "policy", "plain")))
+    return table
+
+
+def _sharing_table(rows: list[dict[str, Any]]) -> Table:
+    columns = ("", "row per turn", "merged rows", "shared prefixes", "speed-up", "over merged rows")
+    table = _table("tokens computed / tokens trained, and CPU time against one row per turn", *columns)
+    for row in rows:
+        times = (f"{row['speedup']:.1f}x", f"{row['rows_seconds'] / row['shared_seconds']:.2f}x")
+        table.add_row(row["kind"], *(f"{row[key]:.1f}" for key in ("turns", "rows", "shared")), *times)
+    return table
+
+
+def _shapes_table(rows: list[dict[str, Any]]) -> Table:
+    first = rows[0]
+    clock = "CPU-second" if first["device"] == "cpu" else "second"
+    title = f"{first['shape']} at {first['length']:,} tokens, {first['dtype']} on {first['device']}"
+    table = _table(
+        title, "", f"tokens per {clock}", "effective", "MFU", f"peak TFLOP/s, {first['peak_source']}", "GB"
+    )
+    for row in rows:
+        speeds = (f"{row['tokens_per_second']:,.0f}", f"{row['effective_tokens_per_second']:,.0f}")
+        share = f"{100 * row['mfu']:.1f} %"
+        table.add_row(row["kind"], *speeds, share, f"{row['peak'] / 1e12:,.2f}", f"{row['memory_gb']:.1f}")
     return table
 
 

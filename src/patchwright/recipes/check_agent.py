@@ -19,6 +19,7 @@ from patchwright.engine.base import OnTokens
 from patchwright.engine.scripted import ScriptedEngine
 from patchwright.errors import EngineBusy
 from patchwright.gateway.server import Gateway
+from patchwright.gateway.session import Budget
 from patchwright.recipes.agents import AgentConfig, open_agent
 from patchwright.recipes.check import scripted_endpoint
 from patchwright.render import Renderer
@@ -40,6 +41,7 @@ TOOL_TEMPLATE = (
 )
 """A chat template with tools, for the scripted model."""
 _CONTEXT = 4_000_000
+_TURNS = 12
 
 
 def called(tool: str, **arguments: object) -> str:
@@ -59,7 +61,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "qwen-code": Dialect(  # it wants files read before they are edited, and looks for that in commands
         run=lambda command: called(
             "run_shell_command",
-            command=f"eval $(printf %s {shlex.quote(shlex.quote(command))})",
+            command=f'eval "$(printf %s {shlex.quote(command)})"',
             description="run",
             is_background=False,
         ),
@@ -80,7 +82,7 @@ async def agent_conformance(
 ) -> list[CheckResult]:
     """Check an agent by its name in boxes of a backend. Raises ConfigError when there is none such."""
     dialect = DIALECTS.get(use, BASH)
-    config = AgentConfig(use=use, max_turns=12, harness=CommandConfig(outside=outside))
+    config = AgentConfig(use=use, max_turns=_TURNS, harness=CommandConfig(outside=outside))
     serve = serve_scripted if dialect is not BASH else scripted_endpoint
     async with AsyncExitStack() as stack:
         agent = await stack.enter_async_context(open_agent(config))
@@ -120,6 +122,7 @@ async def serve_scripted(script: Script) -> AsyncIterator[Endpoint]:
         save_tokenizer(train_tokenizer([], vocab_size=260), Path(folder), chat_template=TOOL_TEMPLATE)
         voice = Renderer.load(folder)
     async with Gateway(_Script(script, voice), voice) as gateway:
-        session = gateway.session("check", sampling=Sampling(max_tokens=2**21))
+        bounds = Budget(calls=_TURNS)  # as in a run: some programs have none of their own
+        session = gateway.session("check", sampling=Sampling(max_tokens=2**21), budget=bounds)
         yield session.endpoint
         await session.close()

@@ -62,9 +62,12 @@ class Row:
 
 
 def tokens_of(trajectory: Trajectory) -> Tokens:
-    """As recorded, else as the endpoint counted them in the replies' `usage`; zero when nobody did."""
+    """As recorded, or as the API counted them; without turns as the replies' `usage` has them, else zero."""
     total, length = Tokens(), dict[int | None, int]()
     for turn in trajectory.turns:
+        if turn.usage:
+            total += Tokens(input=turn.usage.prompt, cached=turn.usage.cached, output=turn.usage.completion)
+            continue
         before = length.get(turn.parent, 0) if turn.parent is not None else 0
         asked = before + len(turn.prompt_ids)
         length[turn.id] = asked + len(turn.completion_ids)
@@ -190,8 +193,8 @@ def _mean(rows: Sequence[Row], value: Callable[[Row], float]) -> float:
 
 # --- shown ------------------------------------------------------------------------------------
 
-_COLUMNS = ("resolved", "rate [95 %]", "void", "cheat", "steps", "in", "cached", "out", "cost")
-"""`in`, `cached` and `out` are tokens."""
+_COLUMNS = ("resolved", "rate, 95 %", "void", "cheat", "steps", "in", "out", "cost")
+"""`in` and `out` are tokens."""
 
 
 def table(rows: Sequence[Row], price: Price | None = None) -> Table:
@@ -210,13 +213,19 @@ def _cells(found: Figures) -> tuple[str, ...]:
     tokens = found.tokens
     return (
         f"{found.resolved}/{found.verdicts}",
-        str(found.rate) if found.rate else "-",
+        _percent(found.rate) if found.rate else "-",
         f"{found.void_rate:.1%}",
         f"{found.cheat_rate:.1%}",
         f"{found.steps:.1f}",
-        *map(_short, (tokens.input, tokens.cached, tokens.output)),
+        _short(tokens.input),
+        _short(tokens.output),
         "" if found.cost is None else f"{found.cost:.2f}",
     )
+
+
+def _percent(rate: Interval) -> str:
+    """Example: `75.0% [70.1, 79.9]`"""
+    return f"{rate.mean:.1%} [{100 * rate.low:.1f}, {100 * rate.high:.1f}]"
 
 
 def _short(count: int) -> str:

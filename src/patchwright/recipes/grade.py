@@ -25,7 +25,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from patchwright.errors import GradeError, InfraError, StoreError
 from patchwright.grade.cache import GradeCache, Grading
@@ -34,6 +33,7 @@ from patchwright.grade.report import log_text, official_report, report_text
 from patchwright.grade.rules import Verdict, judge
 from patchwright.grade.run import script
 from patchwright.grade.tests import Grader
+from patchwright.recipes.artefacts import safe_name
 from patchwright.recipes.assembly import SandboxConfig, open_boxes
 from patchwright.recipes.grade_summary import Ending, summary
 from patchwright.recipes.progress import Stage, View
@@ -116,16 +116,10 @@ def _placed(predictions: Sequence[Prediction], tasks: dict[str, Task], run: Path
     jobs = []
     for prediction in predictions:
         name = prediction.instance_id
-        folder = run / _folder_name(name)
+        folder = run / safe_name(name)
         jobs.append(_Job(tasks[name], prediction, folder / str(seen[name]) if count[name] > 1 else folder))
         seen[name] += 1
     return jobs
-
-
-def _folder_name(instance: str) -> str:
-    """An id as one file name, whatever it holds. Example: `_folder_name("a/b") == "a%2Fb"`"""
-    name = quote(instance, safe=" []@+,=")
-    return f"%2E{name[1:]}" if name.startswith(".") else name
 
 
 async def _all(jobs: Sequence[_Job], grader: Grader, workers: int, stage: Stage) -> list[Ending]:

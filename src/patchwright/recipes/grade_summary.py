@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from patchwright.metrics import interval
+from patchwright.recipes.cheats import cheat_rate
 from patchwright.types import GradeState, Outcome
 
 __all__ = ["Ending", "summary"]
@@ -106,6 +107,6 @@ def _ours(endings: Sequence[Ending]) -> dict[str, Any]:
             state.value: {end.instance_id: end.reason for end in void if end.state is state}
             for state in dict.fromkeys(end.state for end in void)
         },
-        "cheat_rate": sum(bool(end.findings) for end in endings) / max(1, len(endings)),
+        "cheat_rate": cheat_rate(end.findings for end in endings if not end.void),
         "findings": {end.instance_id: list(end.findings) for end in endings if end.findings},
     }

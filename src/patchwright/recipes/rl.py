@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -22,10 +22,11 @@ from pydantic import Field, model_validator
 
 from patchwright.config import Config
 from patchwright.engine.base import Engine
-from patchwright.errors import EngineError
+from patchwright.engine.http import HttpEngine
+from patchwright.errors import ConfigError, EngineError
 from patchwright.metrics import Metrics
 from patchwright.recipes.agents import open_agent
-from patchwright.recipes.assembly import LineConfig, open_boxes, open_engine, open_line
+from patchwright.recipes.assembly import LineConfig, SamplingConfig, open_boxes, open_engine, open_line
 from patchwright.recipes.cheats import OnCheat, attempted_cheats
 from patchwright.recipes.policy import samples as samples_of
 from patchwright.recipes.progress import Stage, View
@@ -139,7 +140,7 @@ async def train_rl(
                 run.seal("rl", step)
                 _forget(run, first + step - 2)
                 progress.advance()
-                progress.note(f"resolved {record['resolve_rate']:.2f}, void {record['void']}")
+                progress.note(_note(record))
     return Weights(version=first + config.steps, path=str(run.folder("weights", first + config.steps)))
 
 
@@ -169,6 +170,16 @@ async def check_parity(engine: Engine, trainer: TrainerProcess, config: RlConfig
             "reload the engine, or raise rl.max_logprob_gap if it computes in low precision"
         )
     return gap
+
+
+def refuse_truncation(engine: Engine, sampling: SamplingConfig) -> None:
+    """Raises ConfigError when the engine draws from a part of the distribution and tells the log-probs of the
+    whole: no ratio to the trained policy would be true."""
+    if sampling.top_p < 1 and isinstance(engine, HttpEngine) and not engine.processed:
+        raise ConfigError(
+            f"`line.sampling.top_p` is {sampling.top_p}, and {engine.name} tells log-probs from before top-p,"
+            " on which nothing true can be trained; set it to 1, or use `local` or `vllm`"
+        )
 
 
 def choose(tasks: Sequence[Task], step: int, count: int, seed: int) -> list[Task]:
@@ -303,6 +314,11 @@ def _record(
     return {**figures, **{key: value for key, value in trained.items() if key != "seconds"}}
 
 
+def _note(record: Mapping[str, float | int | None]) -> str:
+    flagged = f", flagged {record['cheat_rate']:.2f}" if record["cheat_rate"] else ""
+    return f"resolved {record['resolve_rate']:.2f}, void {record['void']}{flagged}"
+
+
 def _forget(run: Run, number: int) -> None:
     """Drop the checkpoint before the last: one is enough to resume, two survive a torn disk."""
     old: Path = run.folder("checkpoints", number)
@@ -327,6 +343,7 @@ async def run_rl(
         agent = await stack.enter_async_context(open_agent(line_config.agent))
         backend = await stack.enter_async_context(open_boxes(line_config.sandbox))
         engine = await stack.enter_async_context(open_engine(model, line_config.engine))
+        refuse_truncation(engine, line_config.sampling)
         renderer = Renderer.load(str(model))
         opened = open_line(backend, agent, engine, renderer, history=line_config.history)
         line = await stack.enter_async_context(opened)

@@ -17,7 +17,7 @@ from patchwright.gateway.session import Session
 from patchwright.recipes.judge import Judge, Watch
 from patchwright.recipes.judge_config import JudgeConfig
 from patchwright.recipes.verifier_model import ScoringConfig, Verifier, open_verifier, with_turn_scores
-from patchwright.rollout.rollout import Conversation, Job, Line
+from patchwright.rollout.rollout import Job, Line
 from patchwright.types import Outcome, Trajectory, Turn
 
 __all__ = ["Scores", "ScoresConfig", "open_scores"]
@@ -41,7 +41,7 @@ class _WatchedLine(Line):
     judge: Judge
     watches: dict[str, Watch] = field(default_factory=dict)
 
-    def converse(self, job: Job, on_turn: Callable[[Turn], None] | None = None) -> Conversation:
+    def converse(self, job: Job, on_turn: Callable[[Turn], None] | None = None) -> Session:
         """As `Line` does; each turn that is recorded begins the judging of those before it."""
         if job.id in self.watches:
             self.watches.pop(job.id).cancel()  # made anew: the attempt before was void

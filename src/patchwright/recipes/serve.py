@@ -10,9 +10,8 @@ from pathlib import Path
 from patchwright.config import Config
 from patchwright.errors import ConfigError
 from patchwright.gateway.server import Gateway
-from patchwright.recipes.assembly import LineConfig, open_engine
+from patchwright.recipes.assembly import LineConfig, open_gateway
 from patchwright.recipes.progress import View
-from patchwright.render import Renderer
 from patchwright.store import Run
 from patchwright.types import Endpoint, Trajectory, Turn
 
@@ -33,7 +32,7 @@ class Address(Config):
 
 
 async def serve(config: LineConfig, model: Path, address: Address, view: View) -> None:
-    """Serve a model folder until SIGINT or SIGTERM. Nothing is recorded."""
+    """Serve a model until SIGINT or SIGTERM. Nothing is recorded."""
     async with AsyncExitStack() as stack:
         gateway = await _gateway(stack, config, model, address)
         _announce(view, gateway.endpoint, known=bool(address.api_key))
@@ -66,10 +65,8 @@ async def record(
 
 
 async def _gateway(stack: AsyncExitStack, config: LineConfig, model: Path, address: Address) -> Gateway:
-    renderer = Renderer.load(str(model))
-    engine = await stack.enter_async_context(open_engine(model, config.engine))
-    gateway = Gateway(engine, renderer, host=address.host, port=address.port, api_key=address.api_key)
-    return await stack.enter_async_context(gateway)
+    where = {"host": address.host, "api_key": address.api_key}
+    return await stack.enter_async_context(open_gateway(config, model, port=address.port, **where))
 
 
 def _announce(view: View, endpoint: Endpoint, *, known: bool) -> None:

@@ -20,6 +20,7 @@ from patchwright.config import Config
 from patchwright.errors import AgentError, ConfigError
 from patchwright.metrics import Metrics
 from patchwright.recipes.assembly import LineConfig
+from patchwright.recipes.cheats import OnCheat, earned
 from patchwright.recipes.data.conversation import Unfit, plain
 from patchwright.recipes.data.trajectories import conversations, tools_of, verdict
 from patchwright.recipes.legible import legible
@@ -48,6 +49,9 @@ class SftConfig(Config):
     """Tokens per optimizer step, padding included."""
     context_weight: float = 0.0
     """Loss weight of tokens the model did not sample (prompts, observations); sampled ones have 1."""
+    on_cheat: OnCheat = "unresolved"
+    """What becomes of resolved trajectories with an integrity finding: left out (`unresolved`), or trained on
+    like all others (`keep`)."""
     schedule: Shape = "trapezoid"
     """How the learning rate goes after the warm-up: `trapezoid` (flat, then down over the second half),
     `cosine`, `linear` or `constant`."""
@@ -80,7 +84,7 @@ class Data:
 
 def sft_samples(trajectories: Iterable[Trajectory], config: SftConfig) -> list[Sample]:
     """Samples of resolved trajectories; others teach nothing here."""
-    resolved = (t for t in trajectories if t.outcome is Outcome.RESOLVED)
+    resolved = (t for t in trajectories if earned(t, config.on_cheat) is Outcome.RESOLVED)
     return [row for t in resolved for row in samples_of(t, context_weight=config.context_weight)]
 
 
@@ -95,16 +99,23 @@ def load_data(config: SftConfig, line: LineConfig, model: Path, data: Path, view
     refuse_ids((task for task, _ in found), bench, allow=line.allow_overlap)
     rows = [(task, row) for task, said in found for row in said]
     if not rows:
-        raise ConfigError(
-            f"run {data} has no resolved trajectory with recorded tokens to train on; "
-            "roll out with a local model or an expert first, or give a file of messages"
-        )
+        raise ConfigError(_nothing(data, stored))
     short = [(task, row) for task, row in rows if config.max_length <= 0 or len(row) <= config.max_length]
     if not short:
         raise ConfigError(f"all rows of {data} are longer than sft.max_length = {config.max_length} tokens")
     if len(short) < len(rows):
         view.say(f"{len(rows) - len(short)} rows longer than {config.max_length} tokens are left out")
     return _split(short, config.held_out)
+
+
+def _nothing(data: Path, stored: bool) -> str:
+    """Why there is nothing to train on."""
+    why = "has no resolved trajectory with recorded tokens to train on"
+    if stored:
+        with Run.open(data) as source:
+            if any(turn.usage for found in source.trajectories() for turn in found.turns):
+                why = "was made with an API, which gives text and no tokens: nothing can be trained on it"
+    return f"run {data} {why}; roll out with a local model or an expert first, or give a file of messages"
 
 
 def _of_run(config: SftConfig, model: Path, data: Path) -> Iterator[tuple[str, list[Sample]]]:

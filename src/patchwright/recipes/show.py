@@ -64,11 +64,13 @@ def _attempts(run: Run) -> Table:
 
 def _held_out(run: Run) -> Table:
     """Results of evaluations, from the journal, so that an unfinished run shows those it has."""
-    table = _table("evaluations", "evaluation", "set", "pass@1 [95 % interval]", "pass@8", "attempts", "void")
+    table = _table(
+        "evaluations", "evaluation", "set", "pass@1 [95 % interval]", "pass@8", "attempts", "void", "flagged"
+    )
     for name, found in _evaluations(run):
         rate = f"{found['pass_at_1']:.1%} [{found['low']:.1%}, {found['high']:.1%}]"
         eight = found.get("pass_at_8")
-        counts = (found["total"], found.get("void", 0))
+        counts = (found["total"], found.get("void", 0), f"{found.get('cheat_rate', 0.0):.1%}")
         table.add_row(*name, rate, "-" if eight is None else f"{eight:.1%}", *map(str, counts))
     return table
 
@@ -175,11 +177,17 @@ def _headline(trajectory: Trajectory, entry: Entry | None) -> Text:
 
 
 def _tokens(turns: tuple[Turn, ...]) -> str:
-    prompt = sum(len(turn.prompt_ids) for turn in turns)
-    sampled = sum(len(turn.completion_ids) for turn in turns)
+    prompt = sum(turn.usage.prompt if turn.usage else len(turn.prompt_ids) for turn in turns)
+    sampled = sum(map(_length, turns))
     trained = sum(len(turn.completion_ids) for turn in turns if turn.train)
     share = f" ({trained / (prompt + sampled):.1%} of all tokens train)" if sampled else ""
+    if any(turn.usage for turn in turns):
+        share = " (counted by the API; none can be trained on)"
     return f"{len(turns)} turns, {prompt} prompt tokens, {sampled} sampled tokens{share}"
+
+
+def _length(turn: Turn) -> int:
+    return turn.usage.completion if turn.usage else len(turn.completion_ids)
 
 
 def _drift(turns: tuple[Turn, ...]) -> str:
@@ -207,8 +215,8 @@ def _conversation(trajectory: Trajectory, limit: int) -> Iterator[Rule | Text]:
 def _sampled(turn: Turn | None) -> str:
     if turn is None:
         return ""
-    count = len(turn.completion_ids)
-    mean = f", mean log-prob {sum(turn.logprobs) / count:.3f}" if count else ""
+    count = _length(turn)
+    mean = f", mean log-prob {sum(turn.logprobs) / count:.3f}" if turn.logprobs else ""
     kept = "".join(f", {legible(kind)}" for kind in turn.drift) + ("" if turn.train else ", not trained on")
     return f" (turn {turn.id}: {count} tokens{mean}, {turn.finish}, {turn.seconds:.1f} s{kept})"
 

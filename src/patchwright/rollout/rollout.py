@@ -11,18 +11,20 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from patchwright.agent.base import Agent, Bounded, Furnishing
 from patchwright.engine.base import Engine
 from patchwright.errors import AgentError, InfraError, SandboxError
 from patchwright.gateway.server import Gateway
-from patchwright.gateway.session import Budget
+from patchwright.gateway.session import Budget, Session
 from patchwright.grade.patch import take_patch
 from patchwright.grade.tests import open_box
 from patchwright.sandbox.base import Sandbox, SandboxBackend
 from patchwright.tasks.history import without_history
 from patchwright.types import AgentExit, Endpoint, Failure, Grade, Sampling, Task, Trajectory, Turn
+
+Messages = tuple[Mapping[str, Any], ...]
 
 _GRACE = 20.0
 """Seconds past a task's time after which an agent that goes on is stopped."""
@@ -41,51 +43,6 @@ class Job:
     """Answers this attempt instead of the gateway's engine (a scripted expert)."""
 
 
-class Conversation(Protocol):
-    """What one attempt said to the model: a gateway session, or an endpoint nobody records."""
-
-    endpoint: Endpoint
-
-    @property
-    def turns(self) -> tuple[Turn, ...]:
-        """The recorded turns."""
-        ...
-
-    @property
-    def messages(self) -> tuple[Mapping[str, Any], ...]:
-        """The conversation of the main chain."""
-        ...
-
-    @property
-    def failure(self) -> InfraError | None:
-        """An engine failure the agent was told about."""
-        ...
-
-    @property
-    def stopped(self) -> str:
-        """Why it gave the stop signal; see `Session.stopped`."""
-        ...
-
-    async def close(self) -> None:
-        """Refuse further calls."""
-        ...
-
-
-class Unrecorded:
-    """A conversation with somebody else's endpoint: works, but leaves no tokens to train on."""
-
-    turns: tuple[Turn, ...] = ()
-    messages: tuple[Mapping[str, Any], ...] = ()
-    failure: InfraError | None = None
-    stopped = ""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.endpoint = endpoint
-
-    async def close(self) -> None:
-        """Nothing to close."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Line:
     """The parts an attempt passes through; one per run.
@@ -95,15 +52,13 @@ class Line:
 
     backend: SandboxBackend
     agent: Agent
-    model: Gateway | Endpoint
+    model: Gateway
     grade: Callable[[Task, str], Awaitable[Grade]]
     keep: Callable[[str, Mapping[str, bytes]], None] | None = None
     """Takes the files an agent left, by the trajectory's id: its own log of events."""
 
-    def converse(self, job: Job, on_turn: Callable[[Turn], None] | None = None) -> Conversation:
+    def converse(self, job: Job, on_turn: Callable[[Turn], None] | None = None) -> Session:
         """A fresh conversation for one attempt; `on_turn` sees every turn as it is recorded."""
-        if isinstance(self.model, Endpoint):
-            return Unrecorded(self.model)
         budget = Budget()
         if isinstance(self.agent, Bounded):
             budget = Budget(calls=self.agent.max_calls, tokens=self.agent.max_sampled)
@@ -120,12 +75,19 @@ async def attempt(line: Line, job: Job) -> Trajectory:
         result, files = await _attempt(line, job.task, talk, blank)
         if files and line.keep is not None:
             await asyncio.to_thread(line.keep, job.id, files)
-        done = replace(result, turns=talk.turns, messages=talk.messages or result.messages)
+        done = replace(result, turns=talk.turns, messages=_messages(talk, result.messages))
     return replace(done, seconds=time.monotonic() - started)
 
 
+def _messages(talk: Session, kept: Messages) -> Messages:
+    """The conversation: with its tokens as the gateway has it; without, as the agent kept it, if it did: that
+    has every call of it, and what the API counted for each."""
+    tokens = any(turn.completion_ids for turn in talk.turns)
+    return talk.messages or kept if tokens else kept or talk.messages
+
+
 async def _attempt(
-    line: Line, task: Task, talk: Conversation, blank: Trajectory
+    line: Line, task: Task, talk: Session, blank: Trajectory
 ) -> tuple[Trajectory, Mapping[str, bytes]]:
     """The trajectory, and the files the agent left."""
     stage = "open"
@@ -151,7 +113,7 @@ async def _attempt(
     return replace(_told(blank, exit_), patch=patch, grade=grade), exit_.files
 
 
-def _ended(exit_: AgentExit, talk: Conversation) -> AgentExit:
+def _ended(exit_: AgentExit, talk: Session) -> AgentExit:
     """How the agent ended, when it was the gateway that ended it: a program cannot tell its reason.
 
     Raises SandboxError for a program that broke before it said a word to the model: that is no attempt.
@@ -161,7 +123,7 @@ def _ended(exit_: AgentExit, talk: Conversation) -> AgentExit:
         return replace(exit_, reason="budget")
     if talk.stopped == "context_full" and broke:
         return replace(exit_, reason="context_full")
-    if broke and not talk.turns and not isinstance(talk, Unrecorded):
+    if broke and not talk.turns:
         raise SandboxError(f"the agent broke before its first call to the model: {exit_.detail}")
     return exit_
 
@@ -192,7 +154,7 @@ async def _work(agent: Agent, task: Task, box: Sandbox, endpoint: Endpoint) -> A
 
 
 @asynccontextmanager
-async def _conversation(line: Line, job: Job) -> AsyncIterator[Conversation]:
+async def _conversation(line: Line, job: Job) -> AsyncIterator[Session]:
     talk = line.converse(job)
     try:
         yield talk

@@ -107,13 +107,13 @@ class DockerApi:
         found: list[dict[str, Any]] = json.loads(text)
         return found
 
-    async def remove(self, name: str) -> None:
-        """Kill a container and remove it with its volumes; one that is gone or going is fine."""
+    async def remove(self, name: str) -> bool:
+        """Kill a container and remove it with its volumes; whether it is gone, not just going."""
         query = {"force": "1", "v": "1"}
         for _ in range(_TRIES):
             status, text = await self.call("DELETE", f"/containers/{name}", query=query)
             if status in (204, 404, 409):
-                return
+                return status != 409
             await asyncio.sleep(_PAUSE)  # Podman fails so while the container is ending by itself
         raise SandboxError(f"Docker does not remove container {name}: {message(text)}")
 

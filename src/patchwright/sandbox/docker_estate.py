@@ -61,8 +61,8 @@ class Estate:
         called again, and `settle` does it too."""
         self._owned.discard(name)
         try:
-            await self._api.remove(name)
-            if image and not await self._api.remove_image(image):
+            gone = await self._api.remove(name)
+            if not (await self._api.remove_image(image) if image else gone):
                 self._settled = False
         except BaseException:
             self._settled = False
@@ -86,11 +86,11 @@ class Estate:
                 return
             self._settled = True  # unless something goes wrong from here on
             try:
-                refusals = await self._remove_unowned()
+                refusals, going = await self._remove_unowned()
             except BaseException:
                 self._settled = False
                 raise
-            if refusals:
+            if refusals or going:  # an engine that crashes forgets what was going
                 self._settled, self._patient_until = False, time.monotonic() + _RETRY
 
     async def clear(self) -> None:
@@ -99,11 +99,13 @@ class Estate:
             return
         self._owned.clear()
         async with self._settling:
-            for error in await self._remove_unowned():
+            refusals, _ = await self._remove_unowned()
+            for error in refusals:
                 raise error
 
-    async def _remove_unowned(self) -> list[SandboxError]:
-        """The refusals. Raises SandboxError when the engine does not answer at all."""
+    async def _remove_unowned(self) -> tuple[list[SandboxError], bool]:
+        """The refusals, and whether something is only going. Raises SandboxError when the engine does not
+        answer at all."""
         label = f"{LABEL}=1"
         containers, images = await self._api.containers(label), await self._api.images(label)
         unowned = [
@@ -115,13 +117,14 @@ class Estate:
         ]
         done = await asyncio.gather(*unowned, return_exceptions=True)
         refusals = [error for error in done if isinstance(error, SandboxError)]
+        going = False in done
         for image in images:  # newest first, so none goes before what was made from it
             if self._is_unowned(image["Labels"], (image["Labels"] or {}).get(_NAME, "")):
                 try:
-                    await self._api.remove_image(image["Id"])
+                    going |= not await self._api.remove_image(image["Id"])
                 except SandboxError as error:
                     refusals.append(error)
-        return refusals
+        return refusals, going
 
     def _is_unowned(self, labels: Mapping[str, str] | None, name: str) -> bool:
         known = labels or {}

@@ -42,7 +42,9 @@ _STATELESS = (
 _SLOW = ("hypothesis", "_hypothesis_globals", "_hypothesis_pytestplugin")
 """Kept too where the environment is plain, because its import costs more than all else together: it keeps
 the folder it was imported in, which can be told, and some variables. Any other plugin is imported anew."""
-_PLAIN = frozenset(("PATH", "HOME", "LANG", "USER", "LOGNAME", "PWD", "OLDPWD", "SHLVL", "_", *_HANDLED))
+_PLAIN = frozenset(
+    ("PATH", "HOME", "LANG", "USER", "LOGNAME", "PWD", "OLDPWD", "SHLVL", "_", "PYTEST_ADDOPTS", *_HANDLED)
+)
 
 _SHIM = """#!/bin/sh
 answer={requests}.$$

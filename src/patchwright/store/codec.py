@@ -9,9 +9,21 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
-from patchwright.types import Exec, Failure, Finish, Grade, GradeState, Step, TestStatus, Trajectory, Turn
+from patchwright.types import (
+    Exec,
+    Failure,
+    Finish,
+    Grade,
+    GradeState,
+    Step,
+    TestStatus,
+    Trajectory,
+    Turn,
+    Usage,
+)
 
 __all__ = ["from_row", "pack", "to_row", "unpack"]
 
@@ -82,6 +94,7 @@ def _turn_row(turn: Turn) -> Row:
         "text": turn.text,
         "train": turn.train,
         "drift": turn.drift,
+        "usage": asdict(turn.usage) if turn.usage else None,
         "started": turn.started,
         "seconds": turn.seconds,
     }
@@ -89,8 +102,10 @@ def _turn_row(turn: Turn) -> Row:
 
 def _turn(row: Row) -> Turn:
     lists = {name: tuple(row[name]) for name in ("prompt_ids", "completion_ids", "logprobs", "versions")}
-    drift = tuple(row.get("drift") or ())  # rows written before drift was named have none
-    return Turn(**(row | lists | {"drift": drift, "finish": Finish(row["finish"])}))
+    # Rows written before drift was named, or an API's tokens counted, have neither.
+    drift, usage = tuple(row.get("drift") or ()), row.get("usage")
+    more = {"drift": drift, "usage": Usage(**usage) if usage else None, "finish": Finish(row["finish"])}
+    return Turn(**(row | lists | more))
 
 
 def _step_row(step: Step) -> Row:

@@ -44,6 +44,7 @@ _TURN = _struct(
     text=_TEXT,
     train=_FLAG,
     drift=pa.list_(_TEXT),
+    usage=_struct(prompt=_INT, cached=_INT, completion=_INT),
     started=_REAL,
     seconds=_REAL,
 )

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any, cast
 
 from patchwright.errors import SandboxError
-from patchwright.sandbox.base import Handler, Sandbox
+from patchwright.sandbox.base import Sandbox
 from patchwright.tasks.repository import base_commit
 from patchwright.types import Exec, Task
 
@@ -30,9 +31,9 @@ _SQUASH = r"""
 set -eu
 export GIT_OPTIONAL_LOCKS=0 GIT_CONFIG_NOSYSTEM=1
 unset GIT_DIR GIT_WORK_TREE GIT_ALTERNATE_OBJECT_DIRECTORIES GIT_OBJECT_DIRECTORY
+here=$(GIT rev-parse --show-toplevel 2>/dev/null) || exit 44
+cd "$here"
 here=$(pwd -P)
-top=$(GIT rev-parse --show-toplevel 2>/dev/null) || exit 44
-[ "$top" = "$here" ] || exit 44
 old=$(GIT rev-parse --absolute-git-dir)
 common=$(cd "$(GIT rev-parse --git-common-dir)" && pwd -P)
 exclude=$(cat "$common/info/exclude" 2>/dev/null || true)
@@ -42,6 +43,7 @@ GIT describe --tags --long --always 2>/dev/null > NEW.version || true
 stores() { sed '/^#/d; /^$/d' "$1/info/alternates" 2>/dev/null | while IFS= read -r line; do
     case $line in /*) echo "$line";; *) echo "$1/$line";; esac; done; }
 others=$(stores "$common/objects"; for one in $(stores "$common/objects"); do stores "$one"; done)
+GIT worktree list --porcelain | sed -n 's/^worktree //p' > NEW.worktrees
 
 # the work tree as one tree; files that are tracked though ignored stay in it
 export GIT_INDEX_FILE=NEW.index
@@ -51,15 +53,16 @@ find . -mindepth 2 -name .git -prune -exec rm -rf {} +
 while IFS= read -r path; do GIT update-index --force-remove -- "$path"; done < NEW.modules
 GIT add -A . > /dev/null
 tree=$(GIT write-tree)
-commit=$(echo Base | GIT_AUTHOR_DATE='1704067200 +0000' GIT_COMMITTER_DATE='1704067200 +0000' GIT commit-tree "$tree")
+export GIT_AUTHOR_DATE='1704067200 +0000' GIT_COMMITTER_DATE='1704067200 +0000'
+commit=$(echo Base | GIT commit-tree "$tree")
 
 # only what that commit reaches goes over
 rm -rf NEW.git
 GIT init -q --template= --bare NEW.git
 printf '%s\n' "$commit" | GIT pack-objects -q --revs --stdout > NEW.pack
 env -u GIT_INDEX_FILE git --git-dir=NEW.git index-pack --stdin < NEW.pack > /dev/null
-printf '[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tlogallrefupdates = true\n' \
-    > NEW.git/config
+printf '[core]\n\t%s\n\t%s\n\t%s\n\t%s\n' 'repositoryformatversion = 0' 'filemode = true' 'bare = false' \
+    'logallrefupdates = true' > NEW.git/config
 mkdir -p NEW.git/refs/heads NEW.git/info
 echo "$commit" > NEW.git/refs/heads/main
 echo 'ref: refs/heads/main' > NEW.git/HEAD
@@ -71,6 +74,9 @@ rm -rf NEW.git/hooks NEW.git/branches NEW.git/description NEW.pack NEW.modules
 # and what was there before is gone, wherever it lay
 rm -rf .git "$old" "$common"
 for one in $others; do rm -rf "$one"; done
+while IFS= read -r one; do
+    case $here/ in "$one"/*) ;; *) [ ! -d "$one" ] || find "$one" -mindepth 1 -delete ;; esac
+done < NEW.worktrees
 mv NEW.git .git
 rm -f "$HOME/.git-credentials" "$HOME/.netrc" "$HOME/.config/git/credentials"
 for one in "$old" "$common" $others; do
@@ -78,7 +84,7 @@ for one in "$old" "$common" $others; do
 done
 echo "$commit"
 cat NEW.version
-rm -f NEW.version
+rm -f NEW.version NEW.worktrees
 """
 
 _NEW = "/tmp/patchwright-repository"
@@ -109,7 +115,8 @@ async def without_history(box: Sandbox, task: Task) -> tuple[Sandbox, Task]:
     version = _version(lines[-1])
     found = await box.exec(f"grep -lsE '{_SCM}' pyproject.toml setup.cfg setup.py", cwd=task.workdir)
     env = {"SETUPTOOLS_SCM_PRETEND_VERSION": version, "PBR_VERSION": version}
-    work = WorkBox(box, env) if version and found.output.strip() else box
+    asks = version and found.output.strip()
+    work = cast("Sandbox", WorkBox(box, env)) if asks else box
     return work, replace(task, base_commit=commit)
 
 
@@ -127,13 +134,18 @@ def _version(described: str) -> str:
     return ".".join([*numbers[:-1], str(int(numbers[-1]) + 1)]) + f".dev{distance}"
 
 
-@dataclass(frozen=True, slots=True)
 class WorkBox:
     """A box whose commands have a few variables more: projects that ask git for their version get it from
-    there, now that the tags are gone. Example: `WorkBox(box, {"PBR_VERSION": "1.2"})`"""
+    there, now that the tags are gone. All else is the box's own.
 
-    box: Sandbox
-    env: Mapping[str, str]
+    Example: `WorkBox(box, {"PBR_VERSION": "1.2"})`
+    """
+
+    def __init__(self, box: Sandbox, env: Mapping[str, str]) -> None:
+        self._box, self._env = box, env
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._box, name)
 
     async def exec(
         self,
@@ -146,31 +158,11 @@ class WorkBox:
         on_output: Callable[[bytes], None] | None = None,
     ) -> Exec:
         """See `Sandbox.exec`."""
-        return await self.box.exec(
-            command,
-            timeout=timeout,
-            cwd=cwd,
-            env={**self.env, **(env or {})},
-            stdin=stdin,
-            on_output=on_output,
+        env = {**self._env, **(env or {})}
+        return await self._box.exec(
+            command, timeout=timeout, cwd=cwd, env=env, stdin=stdin, on_output=on_output
         )
 
     async def fork(self) -> Sandbox:
         """See `Sandbox.fork`."""
-        return WorkBox(await self.box.fork(), self.env)
-
-    async def listen(self, serve: Handler, *, port: int = 0) -> int:
-        """See `Sandbox.listen`."""
-        return await self.box.listen(serve, port=port)
-
-    async def read(self, path: str) -> bytes:
-        """See `Sandbox.read`."""
-        return await self.box.read(path)
-
-    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        """See `Sandbox.write`."""
-        await self.box.write(path, data, mode=mode)
-
-    async def close(self) -> None:
-        """See `Sandbox.close`."""
-        await self.box.close()
+        return cast("Sandbox", WorkBox(await self._box.fork(), self._env))

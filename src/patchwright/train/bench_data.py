@@ -42,7 +42,7 @@ class Talks:
 
     @classmethod
     def of_length(cls, length: int, attempts: int = 8) -> Talks:
-        """Attempts of about `length` tokens: a quarter is the opening, then 16 turns, a third of them sampled."""
+        """Attempts of about `length` tokens: a quarter the opening, then 16 turns, sampled to a third."""
         each = max(6, length * 3 // 4 // 16)
         return cls(
             opening=max(1, length - 16 * each),

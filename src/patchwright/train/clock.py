@@ -1,5 +1,5 @@
-"""Time and peak speed of a device, for benchmarks: CPU seconds where other work shares the cores, wall seconds
-on CUDA."""
+"""Time and peak speed of a device, for benchmarks: wall seconds on CUDA, CPU seconds on a CPU, whose cores
+other work may share."""
 
 from __future__ import annotations
 

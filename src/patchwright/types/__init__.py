@@ -18,7 +18,7 @@ from patchwright.types.attempts import (
     Trajectory,
 )
 from patchwright.types.boxes import Exec
-from patchwright.types.model import Completion, Endpoint, Finish, Sampling, Turn
+from patchwright.types.model import Completion, Endpoint, Finish, Sampling, Turn, Usage
 from patchwright.types.tasks import Limits, Task, Tests
 from patchwright.types.training import Sample, Weights
 
@@ -42,5 +42,6 @@ __all__ = [
     "Tests",
     "Trajectory",
     "Turn",
+    "Usage",
     "Weights",
 ]

@@ -66,6 +66,19 @@ class Endpoint:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Usage:
+    """Tokens of one call as somebody else's API counts them; zero where it does not say.
+
+    Example: `Usage(prompt=900, cached=800, completion=40)`
+    """
+
+    prompt: int = 0
+    cached: int = 0
+    """Of the prompt, already computed for an earlier call."""
+    completion: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Turn:
     """One model call exactly as sampled.
 
@@ -95,6 +108,8 @@ class Turn:
     drift: tuple[str, ...] = ()
     """How the request departed from what was recorded: `reserialised`, `reasoning_restored`, `compaction`,
     `side_call` ... (`gateway/drift.py` says what each means). Empty: it continued the record exactly."""
+    usage: Usage | None = None
+    """Of a call that an API answered: its ids are not known, so there are none here and it trains nothing."""
     started: float = 0.0
     """Seconds since the epoch."""
     seconds: float = 0.0

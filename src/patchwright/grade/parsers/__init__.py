@@ -2,7 +2,7 @@
 
 `parser(name)` is what a task's `tests.parser` names: our own `pytest` and `unittest`, or an official parser
 under its official name (`parse_log_django`). Those behave as in swebench 5.0.2, oddities included; `reader`
-also knows them as swebench 4 (and SWE-rebench) and SWE-Gym have them.
+also knows them as swebench 4 (and SWE-rebench), SWE-Gym and SWE-rebench V2 have them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
 from patchwright.errors import ConfigError
-from patchwright.grade.parsers import blocks, failures, javascript, python, swesmith, tables
+from patchwright.grade.parsers import blocks, failures, javascript, python, rebench, swesmith, tables
 from patchwright.grade.parsers.django import read_django
 from patchwright.grade.parsers.own import parse_pytest, parse_unittest
 from patchwright.grade.parsers.repositories import ALIASES
@@ -30,6 +30,8 @@ _SUMMARY = python.summary_reader()
 _OPTIONS = python.summary_reader(name=python.short_option)
 
 _SWEBENCH: Mapping[str, Reader] = {
+    # what swebench has too, under its own name or as an alias, is swebench's
+    **{name: read for name, read in rebench.OWN.items() if name not in ALIASES},
     "parse_log_pytest": _SUMMARY,
     "parse_log_pytest_options": _OPTIONS,
     "parse_log_pytest_v2": python.read_pytest_v2,
@@ -40,6 +42,7 @@ _SWEBENCH: Mapping[str, Reader] = {
     "parse_log_sympy": python.sympy_reader(),
     **tables.LINE_READERS,
     "parse_log_redis": tables.read_redis,
+    "parse_log_googletest": tables.read_googletest,
     "parse_log_minitest": tables.read_minitest,
     "parse_log_doctest": blocks.read_doctest,
     "parse_log_maven": blocks.read_maven,
@@ -96,16 +99,18 @@ _DIALECTS: Mapping[str, Mapping[str, Reader]] = {
         "parse_log_pytest_v2": python.second_word_reader(lone=True),
         "parse_log_sympy": python.sympy_reader(tagged=True),
     },
+    "swerebench2": rebench.timed_names_cut({**_SWEBENCH, **rebench.OWN}),
 }
 
 
 def reader(name: str, dialect: str = "swebench") -> Reader:
-    """The official parser `name` as words; `dialect` is `swebench` (5.0.2), `swebench4` or `swegym`.
+    """The official parser `name` as words; `dialect` is `swebench` (5.0.2), `swebench4`, `swegym` or
+    `swerebench2` (SWE-rebench V2, whose names carry no times).
 
     Raises ConfigError naming the nearest there is.
     """
     readers = _DIALECTS[dialect]
-    name = ALIASES.get(name, name)
+    name = name if name in readers else ALIASES.get(name, name)
     if name not in readers:
         raise ConfigError(_unknown(name, [*OWN, *readers, *ALIASES]))
     return readers[name]

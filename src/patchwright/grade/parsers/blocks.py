@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import xml.etree.ElementTree as ET
 from collections import deque
+from collections.abc import Iterator
 
-from patchwright.grade.parsers.words import FAILED, PASSED, SKIPPED, UnreadableLog, Words, lines
+from patchwright.grade.parsers.words import FAILED, PASSED, SKIPPED, UnreadableLog, Words, lines, nested
 
 _MAVEN_TEST = re.compile(r".*-Dtest=(\S+)")
 _MAVEN_WORDS = {"SUCCESS": PASSED, "FAILURE": FAILED}
@@ -86,9 +88,9 @@ def read_gradle4(log: str) -> Words:
     return dict(filter(None, map(_gradle_line, map(str.strip, lines(log)))))
 
 
-_PHP_SUITE = re.compile(r"(\w.+) \(.+\)$")
-_PHP_TEST = re.compile(r"\s*([✔✘↩])\s*(.*)$")
-_PHP_WORDS = {"✔": PASSED, "✘": FAILED, "↩": SKIPPED}
+PHP_SUITE = re.compile(r"(?=.*\)$)(\w.+) \(.+\)$")
+PHP_TEST = re.compile(r"\s*([✔✘↩])\s*(.*)$")
+PHP_WORDS = {"✔": PASSED, "✘": FAILED, "↩": SKIPPED}
 
 
 def read_phpunit(log: str) -> Words:
@@ -96,10 +98,10 @@ def read_phpunit(log: str) -> Words:
     found: Words = {}
     suite = "None"
     for line in lines(log):
-        if title := _PHP_SUITE.match(line):
+        if title := PHP_SUITE.match(line):
             suite = title[1]
-        elif test := _PHP_TEST.match(line):
-            found[f"{suite} > {test[2]}"] = _PHP_WORDS[test[1]]
+        elif test := PHP_TEST.match(line):
+            found[nested(" > ", [suite], test[2])] = PHP_WORDS[test[1]]
     return found
 
 
@@ -114,10 +116,30 @@ def read_doctest(log: str) -> Words:
         root = ET.fromstring(log[start:end])
     except (ET.ParseError, RecursionError, ValueError) as error:
         raise UnreadableLog(f"not the XML that doctest writes: {error}") from error
+    failed = _failed_parts(root)
     return {
-        f"{case.get('name')} > {sub.get('name')}": (
-            PASSED if all(e.get("success") == "true" for e in sub.findall(".//Expression")) else FAILED
-        )
-        for case in root.findall(".//TestCase")
+        f"{case.get('name')} > {sub.get('name')}": FAILED if sub in failed else PASSED
+        for case in _cases(root)
         for sub in case.findall(".//SubCase")
     }
+
+
+def _cases(root: ET.Element) -> Iterator[ET.Element]:
+    """The test cases. Raises UnreadableLog for one within another, which doctest never writes: such a log has
+    as many results as the square of its length."""
+    for case in root.iterfind(".//TestCase"):
+        if next(itertools.islice(case.iter("TestCase"), 1, None), None) is not None:
+            raise UnreadableLog("a test case within a test case")
+        yield case
+
+
+def _failed_parts(root: ET.Element) -> set[ET.Element]:
+    """Every element with an expression below it that did not succeed."""
+    parents = {child: parent for parent in root.iter() for child in parent}
+    failed: set[ET.Element] = set()
+    for expression in root.iter("Expression"):
+        part = parents.get(expression) if expression.get("success") != "true" else None
+        while part is not None and part not in failed:
+            failed.add(part)
+            part = parents.get(part)
+    return failed

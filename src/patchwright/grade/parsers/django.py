@@ -19,7 +19,7 @@ _VERSION_TEST = "--version is equivalent to version"
 _OPENING = re.compile(r"^(.*?)\s\.\.\.\sTesting against Django installed in ", re.MULTILINE)
 _CLOSING = re.compile(r" silenced\)\.\nok$", re.MULTILINE)
 _INTERRUPTED = (
-    re.compile(r"^(.*?)\s\.\.\.\sInternal\ Server\ Error:\ /(.*)/\nok$", re.MULTILINE),
+    re.compile(r"^(?>(.*?)\s\.\.\.\sInternal\ Server\ Error:\ /)(.*)/\nok$", re.MULTILINE),
     re.compile(r"^(.*?)\s\.\.\.\sSystem check identified no issues \(0 silenced\)\nok$", re.MULTILINE),
 )
 

@@ -5,51 +5,113 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 
-from patchwright.grade.parsers.words import FAILED, PASSED, Reader, Words, lines, without_ansi
+from patchwright.grade.parsers.words import FAILED, PASSED, Ahead, Reader, Words, lines, tails, without_ansi
 
 
 def _one_line(name: str) -> str:
     return " ".join(name.split())
 
 
-def _failures(*patterns: str, name: Callable[[str], str] = str) -> Reader:
-    """Every match of every pattern is a failure, named by the group called `test`."""
-    compiled = [re.compile(pattern, re.MULTILINE) for pattern in patterns]
-
-    def read(log: str) -> Words:
-        return {name(match["test"]): FAILED for pattern in compiled for match in pattern.finditer(log)}
-
-    return read
+def _karma(*heads: str) -> Reader:
+    """Lines that end with FAILED; the test stands behind the head."""
+    compiled = [re.compile(head) for head in heads]
+    return lambda log: dict.fromkeys((test for head in compiled for test in tails(log, head, FAILED)), FAILED)
 
 
-read_eslint = _failures(r"\s{2}\d+\)(?P<test>[\s\S]*?)\s+(?:.*)Error", name=_one_line)
-"""mocha's `min` reporter: from the failure's number to the line with the word Error."""
+_MIN_START = re.compile(r"\s{2}\d++\)")
 
-read_bpmn_js = _failures(
-    r"2KPhantomJS\s[\d.]+\s\(Linux\s[\d.]+\)\s(?P<test>.*)FAILED\n",
-    r"2KPhantomJS\s[\d.]+\s\(Linux\sx86_64\)\s(?P<test>.*)FAILED\n",
-    r"Chrome\sHeadless\s.*\s\(Linux\sx86_64\)\s(?P<test>.*)FAILED\n",
-    r"HeadlessChrome\s[\d.]+\s\(Linux\s[\d.]+\)\s(?P<test>.*)FAILED\n",
+
+def read_eslint(log: str) -> Words:
+    """mocha's `min` reporter: from the failure's number to blanks with the word Error behind them."""
+    found: Words = {}
+    start = _MIN_START.search(log)
+    while start and (ends := _error_line(log, start.end())):
+        found[_one_line(log[start.end() : ends[0]])] = FAILED
+        start = _MIN_START.search(log, ends[1])
+    return found
+
+
+def _error_line(log: str, begin: int) -> tuple[int, int] | None:
+    """Where the first blanks from `begin` on are that have Error behind them on the line they end on, and
+    where the last Error of that line ends."""
+    at = begin
+    while (error := log.find("Error", at)) >= 0:
+        stop = log.find("\n", error)
+        stop = len(log) if stop < 0 else stop
+        last = log.rfind("Error", error, stop)
+        line = log.rfind("\n", begin, error)
+        if line >= 0:
+            return begin + len(log[begin:line].rstrip()), last + 5
+        if blank := _BLANK.search(log, begin, last):
+            return blank.start(), last + 5
+        at = stop
+    return None
+
+
+_BLANK = re.compile(r"\s")
+
+_BPMN = _karma(
+    r"2KPhantomJS\s[\d.]+\s\(Linux\s[\d.]+\)\s",
+    r"2KPhantomJS\s[\d.]+\s\(Linux\sx86_64\)\s",
 )
-"""Karma's lines in two browsers and two spellings each; names keep their last blank."""
+_BPMN_CHROME = re.compile(r"Chrome\sHeadless\s")
+_BPMN_LINUX = re.compile(r"\s\(Linux\sx86_64\)(?=\s)")
+_BPMN_HEADLESS = _karma(r"HeadlessChrome\s[\d.]+\s\(Linux\s[\d.]+\)\s")
 
-read_openlayers = _failures(
-    r"Chrome\sHeadless\s[\d.]+\s\(Linux\s[\d._\S]+\)\s(?P<test>.*)\sFAILED\n",
-    r"Chrome\s[\d.]+\s\(Linux\s[\d._\S]+\)\s(?P<test>.*)FAILED\n",
-    r"^\s{2}\d+\)(?P<test>[\s\S]*?)Error:",
-    r"^case\s(?P<test>.*):\smismatch",
-    name=_one_line,
-)
-"""Karma, mocha and the rendering tests' own lines."""
 
-_chart_js = _failures(r"Chrome\s[\d.]+[^\S\r\n]\(.+?\)[^\S\r\n](?P<test>.*)FAILED$")
+def read_bpmn_js(log: str) -> Words:
+    """Karma's lines in two browsers and two spellings each; names keep their last blank."""
+    chrome = dict.fromkeys(filter(None, map(_bpmn_chrome, log.split("\n")[:-1])), FAILED)
+    return {**_BPMN(log), **chrome, **_BPMN_HEADLESS(log)}
+
+
+def _bpmn_chrome(line: str) -> str | None:
+    begin = _BPMN_CHROME.search(line) if line.endswith(FAILED) else None
+    heads = list(_BPMN_LINUX.finditer(line, begin.end())) if begin else []
+    return line[heads[-1].end() + 1 : -len(FAILED)] if heads else None
+
+
+_OL_HEADLESS = _karma(r"Chrome\sHeadless\s[\d.]+\s\(Linux\s\S+\)\s")
+_OL_CHROME = _karma(r"Chrome\s[\d.]+\s\(Linux\s\S+\)\s")
+_OL_NUMBER = re.compile(r"^\s{2}\d++\)", re.MULTILINE)
+_OL_CASE = re.compile(r"^case\s(.*):\smismatch", re.MULTILINE)
+
+
+def read_openlayers(log: str) -> Words:
+    """Karma, mocha and the rendering tests' own lines."""
+    headless = (name for name in _OL_HEADLESS(log) if name[-1:].isspace())
+    names = [*headless, *_OL_CHROME(log), *_mocha(log), *_OL_CASE.findall(log)]
+    return {_one_line(name): FAILED for name in names}
+
+
+def _mocha(log: str) -> Iterator[str]:
+    """From a failure's number to the next `Error:`."""
+    start = _OL_NUMBER.search(log)
+    while start and (end := log.find("Error:", start.end())) >= 0:
+        yield log[start.end() : end]
+        start = _OL_NUMBER.search(log, end + 6)
+
+
+_CHART_HEAD = re.compile(r"Chrome\s[\d.]+[^\S\r\n]\(")
+_CHART_CLOSE = re.compile(r"\)[^\S\r\n]")
 
 
 def read_chart_js(log: str) -> Words:
     """Karma's lines, colours taken off; names keep their last blank."""
-    return _chart_js(without_ansi(log))
+    log = without_ansi(log) + "\n"
+    found: Words = {}
+    ahead = Ahead(log)
+    head = _CHART_HEAD.search(log)
+    while head:
+        end = ahead.find("\n", head.end())
+        fits = log.endswith(FAILED, head.end(), end)
+        close = _CHART_CLOSE.search(log, head.end() + 1, end) if fits else None
+        if close:
+            found[log[close.end() : end - len(FAILED)]] = FAILED
+        head = _CHART_HEAD.search(log, end if fits else head.start() + 1)
+    return found
 
 
 def read_marked(log: str) -> Words:
@@ -58,15 +120,26 @@ def read_marked(log: str) -> Words:
     return {match[1].strip(): FAILED for match in matches if match}
 
 
-_P5_FAILURE = re.compile(r"^[^\S\n]*\d+\)(.{0,1000}?):", re.MULTILINE | re.DOTALL)
+_P5_NUMBER = re.compile(r"^[^\S\n]*\d+\)", re.MULTILINE)
+_P5_LENGTH = 1000
+"""Characters of a failure's titles."""
 
 
 def read_p5js(log: str) -> Words:
     """Mocha: a number, the suite, the test, each line deeper than the one before, up to a colon; what the
     page wrote to the console (JSON and markup) is cut out first."""
     text = _without_markup(_without_json(without_ansi(log)))
-    matches = (match[1].split("\n") for match in _P5_FAILURE.finditer(text))
-    return {":".join(map(str.strip, parts)): FAILED for parts in matches if _deepens(parts)}
+    titles = (title.split("\n") for title in _p5_titles(text))
+    return {":".join(map(str.strip, parts)): FAILED for parts in titles if _deepens(parts)}
+
+
+def _p5_titles(text: str) -> Iterator[str]:
+    ahead, done = Ahead(text), 0
+    for number in _P5_NUMBER.finditer(text):
+        colon = ahead.find(":", number.end())
+        if number.start() >= done and 0 <= colon <= number.end() + _P5_LENGTH:
+            done = colon + 1
+            yield text[number.end() : colon]
 
 
 def _deepens(parts: list[str]) -> bool:
@@ -93,17 +166,29 @@ def _without_json(log: str) -> str:
     return "\n".join(kept)
 
 
-_ELEMENT = re.compile(r"<(\w+)>[\s\S]*?</\1>")
+_OPENING = re.compile(r"<(\w++)>")
+_CLOSING = re.compile(r"</(\w++)>")
 
 
 def _without_markup(log: str) -> str:
-    """Cut out elements from the left; the opening tags of elements within one are put back in its place, so
-    that their own closing tags find them."""
-    while match := _ELEMENT.search(log):
-        tag = f"<{match[1]}>"
-        inner = max(match[0].count(tag) - 1, 0)
-        log = log[: match.start()] + tag * inner + log[match.end() :]
-    return log
+    """Cut out elements from the left, each with the elements of its own name within it."""
+    closed = {tag[1]: tag.start() for tag in _CLOSING.finditer(log)}
+    kept, done = [], 0
+    for opening in _OPENING.finditer(log):
+        if done <= opening.start() < closed.get(opening[1], -1):
+            kept.append(log[done : opening.start()])
+            done, still_open = _element_end(log, opening)
+            kept.append(opening[0] * still_open)
+    return "".join([*kept, log[done:]])
+
+
+def _element_end(log: str, opening: re.Match[str]) -> tuple[int, int]:
+    """Where the element ends, and how many of the tags that open it (and others within) were never closed."""
+    closing, at, depth = f"</{opening[1]}>", opening.end(), 1
+    while depth and (end := log.find(closing, at)) >= 0:
+        depth += log.count(opening[0], at, end) - 1
+        at = end + len(closing)
+    return at, depth
 
 
 _QUARTO_TMP = (re.compile(r"/tmp/(\w+)\.qmd"), re.compile(r"/tmp/(\w+)/"))

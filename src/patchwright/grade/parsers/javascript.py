@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from patchwright.grade.parsers.words import (
     FAILED,
@@ -18,6 +18,8 @@ from patchwright.grade.parsers.words import (
     Words,
     indent,
     lines,
+    nested,
+    tails,
     without_ansi,
 )
 
@@ -58,7 +60,7 @@ def jest_files_reader(*, time: str = "") -> Reader:
 
 
 def _titled(suites: Suites, test: str) -> str:
-    return " - ".join([*suites.titles, test])
+    return nested(" - ", suites.titles, test)
 
 
 _CALYPSO = {"✓": PASSED, "✕": FAILED}
@@ -75,7 +77,7 @@ def read_calypso(log: str) -> Words:
                 break
             if line.strip()[:1] in _CALYPSO:
                 # outside any suite the name keeps the dash that would have followed the suite
-                name = " - ".join([" - ".join(suites.titles), _calypso_test(line)]).strip()
+                name = nested(" - ", suites.titles or [""], _calypso_test(line)).strip()
                 found[name] = _CALYPSO[line.strip()[0]]
             elif indent(line):
                 suites.enter(line)
@@ -93,7 +95,7 @@ def _calypso_test(line: str) -> str:
     return match[1]
 
 
-_NEXT_ERROR = re.compile(r"AssertionError:\s+#([\s\S]*?)\n\n")
+_NEXT_ERROR = re.compile(r"AssertionError:\s+#")
 _NEXT_NOISE = ("ERROR", "LOG", "WARN", "Check", "in")
 
 
@@ -101,7 +103,7 @@ def read_next_v1(log: str) -> Words:
     """Karma's tree of alibaba-fusion/next, one run per traced `xvfb-run`, up to its TOTAL."""
     found: Words = {}
     suites = Suites()
-    for run in _NEXT_ERROR.sub("", without_ansi(log)).split(" xvfb-run ")[1:]:
+    for run in _without_errors(without_ansi(log)).split(" xvfb-run ")[1:]:
         for line in lines(run.split("Starting browser Chrome")[-1]):
             if line.startswith("TOTAL"):
                 break
@@ -117,7 +119,16 @@ def read_next_v1(log: str) -> Words:
     return found
 
 
-_NEXT_SUITE = re.compile(r"Running:(.*)\)\n{3}\s{2}(.*)\n")
+def _without_errors(log: str) -> str:
+    """Cut out what stands from an assertion's error to the next empty line."""
+    kept, at = [], 0
+    while (error := _NEXT_ERROR.search(log, at)) and (end := log.find("\n\n", error.end())) >= 0:
+        kept.append(log[at : error.start()])
+        at = end + 2
+    return "".join([*kept, log[at:]])
+
+
+_NEXT_SUITE = re.compile(r"\)\n{3}\s{2}(.*)\n")
 _NEXT_TESTS = (
     (re.compile(r"^\s{4}\d+\)\s(.*)", re.MULTILINE), FAILED),
     (re.compile(r"^\s{4}✓\s(.*)\(", re.MULTILINE), PASSED),
@@ -127,13 +138,25 @@ _NEXT_TESTS = (
 def read_next_v2(log: str) -> Words:
     """Cypress' tree, as next 1.27 has it: `Running: file`, the suite two lines below, its tests."""
     found: Words = {}
-    suites = list(_NEXT_SUITE.finditer(log))
-    ends = [*(suite.start() for suite in suites), len(log)][1:]
-    for suite, end in zip(suites, ends, strict=True):
-        part = log[suite.end() : end]
+    suites = list(_next_suites(log))
+    starts = [*(start for start, _, _ in suites), len(log)]
+    for (_, title, end), stop in zip(suites, starts[1:], strict=True):
         for pattern, status in _NEXT_TESTS:
-            found.update((f"{suite[2]}: {test.strip()}", status) for test in pattern.findall(part))
+            tests = (test.strip() for test in pattern.findall(log[end:stop]))
+            found.update((nested(": ", [title], test), status) for test in tests)
     return found
+
+
+def _next_suites(log: str) -> Iterator[tuple[int, str, int]]:
+    """Where a suite's announcement starts, its title, where its tests begin."""
+    at = done = 0
+    while suite := _NEXT_SUITE.search(log, at):
+        line = log.rfind("\n", 0, suite.start()) + 1
+        start = log.find("Running:", max(line, done), suite.start())
+        at = suite.start() + 1 if start < 0 else suite.end()
+        if start >= 0:
+            done = suite.end()
+            yield start, suite[1], done
 
 
 _MOCHA_LINES = tuple(
@@ -148,7 +171,7 @@ def read_lighthouse_mocha(log: str) -> Words:
     found: Words = {}
     for run in re.split(r"running\s\d+\stest\sfiles", log)[1:]:
         suites = Suites()
-        for line in lines(re.split(r"\d+\spassing", run)[0].strip()):
+        for line in lines(re.split(r"(?<!\d)\d++\spassing", run, maxsplit=1)[0].strip()):
             matches = ((pattern.match(line.strip()), status) for pattern, status in _MOCHA_LINES)
             match, status = next(((m, s) for m, s in matches if m), (None, ""))
             if match:
@@ -165,7 +188,7 @@ def read_highlightjs(log: str) -> Words:
     """Mocha's tree up to `N passing`; every line that is indented and no test is the suite, alone."""
     found: Words = {}
     suite: list[str] = []
-    for line in lines(re.split(r"\n[ \t]*\d+ passing", log)[0]):
+    for line in lines(re.split(r"\n[ \t]*\d+ passing", log, maxsplit=1)[0]):
         text = line.strip()
         if text[:1] in ("✓", "✔"):
             found[_dotted(suite, text[1:])] = PASSED
@@ -177,11 +200,12 @@ def read_highlightjs(log: str) -> Words:
 
 
 def _dotted(suite: list[str], test: str) -> str:
-    return ".".join([*suite, _TIME_MS.sub("", test).strip()])
+    return nested(".", suite, _TIME_MS.sub("", test).strip())
 
 
-_PLOTLY_SUITE = re.compile(r"(\s+)-\s+(.*?)\s+:")
-_PLOTLY_TEST = re.compile(r"(\s+)\*\s+(.*?)\s+:\s*(.*)")
+_PLOTLY_NAME = r"(?:\s++(.*?)(?<!\s)\s++:|\s{2,}+:)"
+_PLOTLY_SUITE = re.compile(rf"(\s+)-{_PLOTLY_NAME}")
+_PLOTLY_TEST = re.compile(rf"(\s+)\*{_PLOTLY_NAME}\s*(.*)")
 
 
 def read_plotly(log: str) -> Words:
@@ -196,11 +220,12 @@ def read_plotly(log: str) -> Words:
         if len(match[1]) <= depth:
             suites = []
         if match.re is _PLOTLY_SUITE:
-            suites, depth = [*suites, match[2]], len(match[1])
+            suites.append(match[2] or "")
+            depth = len(match[1])
         else:
             word = match[3].lower()
             good = "ok" in word and "failed" not in word
-            found[".".join([*suites, match[2]])] = PASSED if good else FAILED
+            found[nested(".", suites, match[2] or "")] = PASSED if good else FAILED
     return found
 
 
@@ -222,7 +247,7 @@ def read_karma(log: str) -> Words:
             continue
         room, mark, text = match.groups()
         if mark:
-            found[" > ".join([*suites, text])] = PASSED if mark == "✔" else FAILED
+            found[nested(" > ", suites, text)] = PASSED if mark == "✔" else FAILED
         elif room and len(room) != depth:
             if len(room) > depth:
                 suites.append(text)
@@ -264,7 +289,7 @@ def read_prismjs(log: str) -> Words:
     return found
 
 
-_TITLE = re.compile(r'"fullTitle":\s"(.*)",\n')
+_TITLE = re.compile(r'"fullTitle":\s"')
 
 
 def _titles_reader(runs: Callable[[str], list[str]], ends: Mapping[str, tuple[str, str]]) -> Reader:
@@ -276,7 +301,7 @@ def _titles_reader(runs: Callable[[str], list[str]], ends: Mapping[str, tuple[st
         for run in runs(log):
             for status, (first, last) in ends.items():
                 part = run.split(first)[-1].rsplit(last, 1)[0]
-                found.update(dict.fromkeys(_TITLE.findall(part), status))
+                found.update(dict.fromkeys(tails(part, _TITLE, '",'), status))
         return found
 
     return read

@@ -34,7 +34,11 @@ def _is_count(words: list[str]) -> bool:
 
 
 def summary_reader(
-    *, counts: bool = False, prepare: Callable[[str], str] = str, name: Callable[[str], str] = str
+    *,
+    counts: bool = False,
+    prepare: Callable[[str], str] = str,
+    name: Callable[[str], str] = str,
+    statuses: tuple[str, ...] = STATUSES,
 ) -> Reader:
     """Lines that begin with a status word: the next word is the test, whatever follows.
 
@@ -46,7 +50,7 @@ def summary_reader(
     def read(log: str) -> Words:
         found: Words = {}
         for line in map(prepare, lines(log)):
-            if not line.startswith(STATUSES):
+            if not line.startswith(statuses):
                 continue
             words = (line.replace(" - ", " ") if line.startswith(FAILED) else line).split()
             if len(words) > 1 and (counts or not _is_count(words)):
@@ -73,7 +77,7 @@ def mouse_buttons(line: str) -> str:
     return line.replace("MouseButton.LEFT", "1").replace("MouseButton.RIGHT", "3")
 
 
-def _plain(line: str) -> str:
+def plain(line: str) -> str:
     """Without colour codes and control characters; a tab goes too, joining the words around it."""
     return _COLOUR.sub("", line).translate(_CONTROL)
 
@@ -81,7 +85,7 @@ def _plain(line: str) -> str:
 def read_pytest_v2(log: str) -> Words:
     """5.0.2: names may hold blanks; the status may stand at the end of the line (old pytest, `-v`)."""
     found: Words = {}
-    for line in map(_plain, lines(log)):
+    for line in map(plain, lines(log)):
         if line.startswith(STATUSES):
             words = (line.split(" - ", 1)[0] if line.startswith(FAILED) else line).split()
             if len(words) > 1 and not _is_count(words):
@@ -93,7 +97,12 @@ def read_pytest_v2(log: str) -> Words:
     return found
 
 
-def second_word_reader(*, prepare: Callable[[str], str] = _plain, lone: bool = False) -> Reader:
+def second_word_reader(
+    *,
+    prepare: Callable[[str], str] = plain,
+    lone: bool = False,
+    statuses: tuple[str, ...] = STATUSES,
+) -> Reader:
     """`parse_log_pytest_v2` before 5.0: one word of the line is the test and one the status.
 
     In a line that ends with a status, the second word counts as the status, whatever it is. `lone` is
@@ -103,8 +112,8 @@ def second_word_reader(*, prepare: Callable[[str], str] = _plain, lone: bool = F
     def read(log: str) -> Words:
         found: Words = {}
         for line in map(prepare, lines(log)):
-            front = line.startswith(STATUSES)
-            if not front and not line.endswith(STATUSES):
+            front = line.startswith(statuses)
+            if not front and not line.endswith(statuses):
                 continue
             words = (line.replace(" - ", " ") if line.startswith(FAILED) else line).split()
             if len(words) < 2 and lone:
@@ -119,7 +128,7 @@ def second_word_reader(*, prepare: Callable[[str], str] = _plain, lone: bool = F
 
 def plain_pydantic(line: str) -> str:
     """As `parse_log_pytest_v2`, and without the bracketed note after FAILED."""
-    line = _plain(line)
+    line = plain(line)
     end = line.rfind("]") + 1  # beyond it no note can close: without this, many open brackets cost n²
     return _FAILED_NOTE.sub(FAILED, line[:end]) + line[end:]
 

@@ -16,7 +16,7 @@ _RSPEC = {"passed": PASSED, "failed": FAILED}
 
 LINE_READERS: Mapping[str, Reader] = {
     "parse_log_gotest": line_reader(
-        r"--- (?P<word>PASS|FAIL|SKIP): (?P<test>.+) \(.+\)$",
+        r"--- (?P<word>PASS|FAIL|SKIP): (?=.*\)$)(?P<test>.+) \(.+\)$",
         {"PASS": PASSED, "FAIL": FAILED, "SKIP": SKIPPED},
     ),
     # "ignored" tests are not seen
@@ -26,9 +26,6 @@ LINE_READERS: Mapping[str, Reader] = {
     "parse_log_jq": line_reader(r"(?P<word>PASS|FAIL):\s(?P<test>.+)$", {"PASS": PASSED, "FAIL": FAILED}),
     "parse_log_micropython_test": line_reader(
         r"(?P<word>pass|FAIL|skip)\s+(?P<test>.+)$", {"pass": PASSED, "FAIL": FAILED, "skip": SKIPPED}
-    ),
-    "parse_log_googletest": line_reader(
-        r".*\[\s*(?P<word>OK|FAILED)\s*\]\s(?P<test>.*)\s\(.*\)$", {"OK": PASSED, "FAILED": FAILED}
     ),
     "parse_log_ant": line_reader(
         r"\[junit\]\s+\[(?P<word>PASS|FAIL|ERR)\]\s+(?P<test>.*)$",
@@ -56,7 +53,7 @@ read_jest4 = line_reader(_JEST, _TICKS)
 """Before 5.0 blanks around a test's name were part of it."""
 
 _REDIS = re.compile(r"\[(ok|err|skip|ignore)\]:\s(.+?)(?:\s\(\d+\s*m?s\))?$")
-_REDIS_PLACE = re.compile(r"\s+in\s+\S+$")
+_REDIS_PLACE = re.compile(r"(?<!\s)\s++in\s++\S++$")
 _REDIS_WORDS = {"ok": PASSED, "err": FAILED, "skip": SKIPPED, "ignore": SKIPPED}
 
 
@@ -82,4 +79,21 @@ def read_minitest(log: str) -> Words:
         stop = line.rfind(". ", 1, max(equals, 0))
         if stop > 0:
             found[line[:stop]] = PASSED if line[word] == "." else FAILED
+    return found
+
+
+_GOOGLE_WORD = re.compile(r"\[\s*+(OK|FAILED)\s*+\]\s")
+_GOOGLE_TIME = re.compile(r"\s\(")
+
+
+def read_googletest(log: str) -> Words:
+    """`[ OK ] Suite.test (3 ms)`: the last word in brackets that has a parenthesis behind it, up to the last
+    parenthesis."""
+    found: Words = {}
+    for line in map(str.strip, lines(log)):
+        times = list(_GOOGLE_TIME.finditer(line)) if line.endswith(")") else []
+        words = [word for word in _GOOGLE_WORD.finditer(line) if times and word.end() <= times[-1].start()]
+        if words:
+            test = line[words[-1].end() : times[-1].start()]
+            found[test] = PASSED if words[-1][1] == "OK" else FAILED
     return found

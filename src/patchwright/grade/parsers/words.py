@@ -7,7 +7,7 @@ on it, so the readers here return words; `word_status` turns a word into a `Test
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from patchwright.types import TestStatus
 
@@ -55,6 +55,52 @@ def without_ansi(log: str) -> str:
 def indent(line: str) -> int:
     """How many whitespace characters a line begins with (all, when there is nothing else)."""
     return len(line) - len(line.lstrip())
+
+
+_TITLES = 4000
+"""Characters of titles that a test may stand under. Without a limit, a log of 1 MB that opens suites and
+never closes them has names of gigabytes."""
+
+
+def nested(joiner: str, titles: Sequence[str], test: str) -> str:
+    """A test's name with the titles of its suites in front. Raises UnreadableLog beyond any real nesting."""
+    if len(titles) > _TITLES or sum(map(len, titles)) > _TITLES:
+        raise UnreadableLog(f"suites with more than {_TITLES} characters of titles")
+    return joiner.join([*titles, test])
+
+
+class Ahead:
+    """Where strings occur next in a text, for questions that move onwards: each is looked for once, however
+    often it is asked for, so that asking for one that is missing costs nothing the second time."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._next: dict[str, int] = {}
+
+    def find(self, part: str, at: int) -> int:
+        """As `str.find`; `at` must not go back."""
+        known = self._next.get(part, 0)
+        if known >= 0 and (known < at or part not in self._next):
+            known = self._next[part] = self._text.find(part, at)
+        return known
+
+    def within(self, part: str, at: int, end: int) -> bool:
+        """Whether a string lies between two places."""
+        return 0 <= self.find(part, at) <= end - len(part)
+
+
+def tails(log: str, head: re.Pattern[str], ending: str) -> Iterator[str]:
+    """What stands between `head` and an `ending` at the end of that line (not of a last line without `\\n`).
+
+    For patterns such as `head(.*)ending\\n`, which cost the square of a line's length when heads fill it.
+    """
+    ahead = Ahead(log)
+    found = head.search(log)
+    while found and (end := ahead.find("\n", found.end())) >= 0:
+        fits = log.endswith(ending, found.end(), end)
+        if fits:
+            yield log[found.end() : end - len(ending)]
+        found = head.search(log, end + 1 if fits else found.start() + 1)
 
 
 class Suites:

@@ -109,7 +109,7 @@ def _from_spec(row: Row) -> _Run:
     return _Run(command, parser, rules, columns["test_patch"])
 
 
-_RULES = {"swebench": "swebench", "swegym": "swegym", "rebench": "swerebench", "rebench2": "strict"}
+_RULES = {"swebench": "swebench", "swegym": "swegym", "rebench": "swerebench", "rebench2": "swerebench2"}
 """Harness -> whose rules turn its logs into verdicts."""
 
 

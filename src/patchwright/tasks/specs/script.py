@@ -21,7 +21,7 @@ _HEREDOC = "EOF_114329324912"
 _ACTIVATE = ("source /opt/miniconda3/bin/activate", "conda activate testbed")
 _SAFE = "git config --global --add safe.directory /testbed"
 _CD = "cd /testbed"
-_EXIT = "SWEBENCH_TEST_EXIT_CODE"
+_EXIT, _TOLD = "SWEBENCH_TEST_EXIT_CODE", ">>>>> Test Exit Code:"
 
 
 def test_command(spec: Spec, row: Mapping[str, Any]) -> list[str]:
@@ -61,13 +61,12 @@ def eval_command(spec: Spec, row: Mapping[str, Any]) -> str:
 
 def with_exit_code(script: str) -> str:
     """An official script that also tells how its tests ended, as the official harness (5.x) rewrites it:
-    the line after the end marker is the exit code of what ran before the marker."""
-    lines = script.split("\n")
+    the line after the end marker is the exit code of what ran before the marker. A script that tells it
+    already stays as it is."""
+    lines = script.split("\n") if _TOLD not in script else []
     for number, line in enumerate(lines):
-        if _EXIT in line:
-            return script
         if END in line:
-            tell = [f"{_EXIT}=$?", line, f'echo ">>>>> Test Exit Code: ${_EXIT}"']
+            tell = [f"{_EXIT}=$?", line, f'echo "{_TOLD} ${_EXIT}"']
             return "\n".join([*lines[:number], *tell, *lines[number + 1 :]])
     return script
 

@@ -1,0 +1,118 @@
+"""The harnesses for real: kits as they are installed, a real task, a scripted policy that fixes the bug.
+
+mini-swe-agent and Qwen Code always; the others, whose kits are heavy, with PATCHWRIGHT_HARNESSES=1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass, replace
+
+import pytest
+from tests.gateway.gateway_model import HERMES, engine, renderer
+from tests.grade.test_grader import TASK
+
+from patchwright.agent.command import CommandAgent, CommandConfig
+from patchwright.agent.harness.names import find_plan, program_of
+from patchwright.agent.kit import install
+from patchwright.gateway.server import Gateway
+from patchwright.grade.tests import Grader
+from patchwright.recipes.check_agent import DIALECTS, called
+from patchwright.rollout.rollout import Job, Line, attempt
+from patchwright.sandbox.namespace import NamespaceBackend
+from patchwright.types import Outcome, Sampling
+
+pytestmark = pytest.mark.e2e
+SED = "sed -i 's/x + 2/x * 2/' mod.py"
+MORE = ["openhands", "codex", "opencode"] if os.environ.get("PATCHWRIGHT_HARNESSES") else []
+INSIDE = ["mini-swe-agent", "qwen-code", *MORE]
+
+
+@dataclass
+class Found:
+    trajectory: object
+    files: dict
+    requests: list
+
+
+def fix(name):
+    """Replies that look, edit, look again and end."""
+    run, submit = DIALECTS[name].run, DIALECTS[name].submit
+    edit = [run(SED)]
+    if name == "qwen-code":  # its own way: a file is read before it is edited
+        edit = [
+            called("read_file", file_path="/testbed/mod.py"),
+            called("edit", file_path="/testbed/mod.py", old_string="x + 2", new_string="x * 2"),
+        ]
+    return [run("cat -n mod.py; id -u; env"), *edit, run("git diff"), submit]
+
+
+def make(name, script, *, outside=False, max_turns=12):
+    kept = {}
+    install(find_plan(name))
+
+    async def main():
+        boxes = NamespaceBackend()
+        agent = CommandAgent(program_of(name, CommandConfig(outside=outside)), max_turns=max_turns)
+        task = replace(TASK, limits=replace(TASK.limits, attempt_seconds=200, exec_seconds=30))
+        try:
+            scripted = engine(script, HERMES, max_context=200_000)
+            async with Gateway(scripted, renderer(HERMES)) as gateway:
+                line = Line(
+                    backend=boxes,
+                    agent=agent,
+                    model=gateway,
+                    grade=Grader(boxes),
+                    keep=lambda _, files: kept.update(files),
+                )
+                return await attempt(line, Job(id="a", task=task, sampling=Sampling(max_tokens=8192)))
+        finally:
+            await agent.close()
+            await boxes.close()
+
+    return asyncio.run(main()), kept
+
+
+def check_fixed(name, done, kept, script):
+    assert (done.outcome, done.exit) == (Outcome.RESOLVED, "submitted"), done.failure or done.steps
+    voice = renderer(HERMES)
+    assert [voice.decode(turn.completion_ids) for turn in done.turns] == script
+    assert [turn.parent for turn in done.turns] == [None, *range(len(script) - 1)]  # one chain
+    assert all(turn.train for turn in done.turns)  # no side call
+    assert {drift for turn in done.turns for drift in turn.drift} <= {"reserialised"}
+    assert all(kept.values()) and kept
+    print(name, figures(done))
+
+
+def figures(done):
+    """Calls, drift events, and the share of tokens that are trained."""
+    sampled = sum(len(turn.completion_ids) for turn in done.turns)
+    tokens = sampled + sum(len(turn.prompt_ids) for turn in done.turns)
+    drift = sum(len(turn.drift) for turn in done.turns)
+    return f"calls {len(done.turns)}, drift {drift}, trained {sampled / tokens:.2%} of {tokens}"
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_it_fixes_a_bug_inside_of_a_box_without_a_network(name):
+    script = fix(name)
+    done, kept = make(name, script)
+    check_fixed(name, done, kept, script)
+    said = "\n".join(message["content"] or "" for message in done.messages)
+    assert "in-the-box" in said or name == "codex"  # its commands see no secret, for there is none
+    assert "PYTHONPATH" not in said and "LD_LIBRARY_PATH" not in said
+
+
+def test_mini_swe_agent_works_outside_too():
+    script = fix("mini-swe-agent")
+    done, kept = make("mini-swe-agent", script, outside=True)
+    check_fixed("mini-swe-agent outside", done, kept, script)
+    assert "OPENAI_API_KEY" not in "\n".join(message["content"] or "" for message in done.messages)
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_its_calls_are_bounded(name):
+    looks = [DIALECTS[name].run(f"cat mod.py; : {number}") for number in range(9)]
+    done, _ = make(name, looks, max_turns=3)
+    assert len(done.turns) == 3 and done.exit in ("max_turns", "budget")
+    assert done.outcome is Outcome.UNRESOLVED
