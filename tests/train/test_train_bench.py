@@ -10,7 +10,7 @@ from patchwright.train.bench_shape import SHAPES, bench_shape, flops_of
 from patchwright.train.bench_share import bench_sharing
 from patchwright.train.config import TrainConfig
 
-TALKS = Talks(opening=40, turns=5, observation=6, reply=4, attempts=3)
+TALKS = Talks(opening=20, turns=8, observation=6, reply=4, attempts=3)
 
 
 def test_the_benchmark_measures_all_three(tiny):
@@ -22,9 +22,9 @@ def test_the_benchmark_measures_all_three(tiny):
 def test_made_up_attempts_train_the_same_tokens_however_they_are_cut(kind):
     attempts = attempts_of(kind, TALKS)
     rows, turns = merged(attempts), per_turn(attempts)
-    assert len(turns) == 3 * 5
+    assert len(turns) == 3 * 8
     trained = [sum(sum(row.weights) for row in data) for data in (rows, turns)]
-    assert trained == [3 * 5 * 4] * 2
+    assert trained == [3 * 8 * 4] * 2
     assert len(rows) > 3 if kind == "head_tail" else len(rows) == 3
     assert max(map(len, rows)) <= (TALKS.length // 2 if kind == "head_tail" else TALKS.length)
 
@@ -38,7 +38,7 @@ def test_sharing_computes_less_where_there_is_something_to_share(tiny):
 
 
 def test_a_shape_is_measured_alone_and_as_a_group():
-    linear, group = bench_shape("tiny", length=64, attempts=2, rounds=1, device="cpu")
+    linear, group = bench_shape("tiny", length=128, attempts=2, rounds=1, device="cpu")
     assert linear.computed == linear.tokens and group.computed < group.tokens
     for one in (linear, group):
         assert 0 < one.mfu < 2 and one.tokens_per_second <= one.effective_tokens_per_second

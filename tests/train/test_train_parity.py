@@ -50,8 +50,11 @@ def test_what_the_engine_sampled_has_the_same_log_prob_in_the_trainer(model_fold
     """With the engine's prefix cache and batching on one side, and shared prefixes on the other."""
 
     async def roll():
-        async with LocalEngine(model_folder, config=LocalEngineConfig(device="cpu", dtype=dtype)) as engine:
+        engine = LocalEngine(model_folder, config=LocalEngineConfig(device="cpu", dtype=dtype))
+        try:
             return await talk(engine, tuple(range(3, 60)))
+        finally:
+            await engine.close()
 
     rows = [row for attempt in asyncio.run(roll()) for row in samples(attempt, advantage=1.0)]
     trainer = Trainer(model_folder, TrainConfig(temperature=TEMPERATURE, dtype=dtype))

@@ -12,6 +12,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 from transformers import AutoModelForCausalLM, MistralConfig, MistralForCausalLM
 
 from patchwright.errors import ConfigError
+from patchwright.train.algorithm import PolicyLoss
 from patchwright.train.attention import (
     BLOCK,
     BlockAttention,
@@ -21,8 +22,10 @@ from patchwright.train.attention import (
     enable_trees,
 )
 from patchwright.train.batch import normalise, plan
+from patchwright.train.config import LoraConfig, TrainConfig
 from patchwright.train.model import collate, load_model, logprobs
 from patchwright.train.samples import samples
+from patchwright.train.trainer import Trainer
 from patchwright.train.tree import Forest, shared
 from patchwright.types import Sample, Trajectory, Turn
 
@@ -188,19 +191,15 @@ def naive_gradient(folder, rows, kind, normalisation):
     return total, [weight.grad for weight in model.parameters()]
 
 
-def planned_gradient(model, rows, kind, normalisation, budget):
+def planned_gradient(folder, rows, kind, **config):
     """The trainer's way: normalise, plan, collate, one backward pass a micro-batch."""
-    from patchwright.train.config import TrainConfig
-    from patchwright.train.trainer import Trainer
-
-    trainer = Trainer(
-        model, TrainConfig(micro_batch_tokens=budget, normalise=normalisation, lr=0.0, clip_norm=1e9)
-    )
+    trainer = Trainer(folder, TrainConfig(lr=0.0, clip_norm=1e9, **config))
     kept = {}
-    for weight in trainer.model.parameters():
+    trained = [weight for weight in trainer.model.parameters() if weight.requires_grad]
+    for weight in trained:
         weight.register_post_accumulate_grad_hook(lambda w: kept.update({id(w): w.grad.clone()}))
     metrics = trainer.step(rows, loss=kind)
-    return metrics, [kept[id(weight)] for weight in trainer.model.parameters()]
+    return metrics, [kept[id(weight)] for weight in trained]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -211,12 +210,48 @@ def test_loss_and_gradient_equal_one_sample_per_turn(model_folder, seed, kind, n
     ours = [row for talk, advantage in group for row in samples(talk, advantage=advantage)]
     loss, wanted = naive_gradient(model_folder, naive, kind, normalisation)
     for budget in (10_000, 150):  # all trees packed together; cut into several
-        metrics, gradient = planned_gradient(model_folder, ours, kind, normalisation, budget)
+        metrics, gradient = planned_gradient(
+            model_folder, ours, kind, normalise=normalisation, micro_batch_tokens=budget
+        )
         assert metrics.loss == pytest.approx(loss, abs=1e-5)
         for a, b in zip(gradient, wanted, strict=True):
             torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
         assert metrics.trained == sum(weight > 0 for row in naive for weight in row.weights)
     assert metrics.computed < sum(map(len, naive))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        PolicyLoss(normalise="token"),
+        PolicyLoss(surrogate="cispo", normalise="constant"),
+        PolicyLoss(surrogate="reinforce", entropy_coef=0.01),
+        PolicyLoss(surrogate="gspo", clip_low=0.01, clip_high=0.01),
+        PolicyLoss(correction="tis"),
+        PolicyLoss(kl="k3", kl_coef=0.1),
+    ],
+    ids=str,
+)
+def test_every_loss_is_the_same_with_shared_prefixes(model_folder, loss):
+    group = random_group(7)
+    naive = [row for talk, advantage in group for row in naive_rows(talk, advantage)]
+    ours = [row for talk, advantage in group for row in samples(talk, advantage=advantage)]
+    wanted, gradient = planned_gradient(model_folder, naive, loss, share_prefixes=False, micro_batch_tokens=1)
+    metrics, shared_gradient = planned_gradient(model_folder, ours, loss, micro_batch_tokens=10_000)
+    assert metrics.loss == pytest.approx(wanted.loss, abs=1e-5)
+    assert metrics.computed < wanted.computed
+    for a, b in zip(shared_gradient, gradient, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+
+
+def test_adapters_and_recomputed_layers_train_the_same_with_shared_prefixes(model_folder):
+    rows = [row for talk, advantage in random_group(5) for row in samples(talk, advantage=advantage)]
+    how = {"lora": LoraConfig(rank=4), "recompute": True, "micro_batch_tokens": 10_000}
+    moved = [planned_gradient(model_folder, rows, "policy", share_prefixes=s, **how) for s in (False, True)]
+    (plain, first), (shared_step, second) = moved
+    assert shared_step.computed < plain.computed and first
+    for a, b in zip(first, second, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
 
 @given(st.integers(0, 10_000), st.integers(1, 400))

@@ -116,8 +116,8 @@ class BlockAttention:
 
     def __init__(self, forest: Forest, device: torch.device | str) -> None:
         self.mask = block_mask(torch.tensor(forest.ends, device=device))
-        compiles = torch.device(device).type == "cuda"
-        self._flex: Callable[..., Any] = _compiled_flex() if compiles else flex_attention
+        eager = cast(Callable[..., Any], flex_attention)
+        self._flex = _compiled_flex() if torch.device(device).type == "cuda" else eager
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """See `Attend`."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -120,11 +121,10 @@ def bench_shape(
 
 
 def _write_random(folder: Path, sizes: Mapping[str, int], length: int) -> None:
-    shape = Qwen3Config(
-        **sizes, max_position_embeddings=length + 64, tie_word_embeddings=True, dtype="bfloat16"
-    )
+    options: dict[str, Any] = dict(sizes)
+    shape = Qwen3Config(max_position_embeddings=length + 64, tie_word_embeddings=True, **options)
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    Qwen3ForCausalLM(shape).to(torch.bfloat16).save_pretrained(folder)
+    Qwen3ForCausalLM(shape).bfloat16().save_pretrained(folder)
 
 
 def _measure(shape: str, kind: str, talks: Talks, trainer: Trainer, rounds: int) -> ShapeBench:
