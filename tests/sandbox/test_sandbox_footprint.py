@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 
-from patchwright.sandbox import footprint
 from patchwright.sandbox.base import BoxSpec
 from patchwright.sandbox.namespace import NamespaceBackend
 
