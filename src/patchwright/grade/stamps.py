@@ -21,9 +21,9 @@ _MOVES = re.compile(r"(?<![\w-])(?:git|mv)(?![\w-])")
 def watched(task: Task) -> tuple[str, ...]:
     """The task's own test modules, which nothing may write to.
 
-    None of a task whose command has git or mv in it: official scripts put test files back themselves, those of
-    task folders carry them to where they belong. Conftest files are read before any test runs, and data files
-    may be written by tests.
+    None of a task whose command has git or mv in it: official scripts put test files back themselves, those
+    of task folders carry them to where they belong. Conftest files are read before any test runs, and data
+    files may be written by tests.
     """
     if _MOVES.search(task.tests.command):
         return ()
