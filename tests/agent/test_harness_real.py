@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass, replace
 
 import pytest
+from tests.e2e.conftest import patchwright
 from tests.gateway.gateway_model import HERMES, engine, renderer
 from tests.grade.test_grader import TASK
 
@@ -21,6 +22,8 @@ from patchwright.grade.tests import Grader
 from patchwright.recipes.check_agent import DIALECTS, called
 from patchwright.rollout.rollout import Job, Line, attempt
 from patchwright.sandbox.namespace import NamespaceBackend
+from patchwright.store import Run
+from patchwright.tasks.files import dump_tasks
 from patchwright.types import Outcome, Sampling
 
 pytestmark = pytest.mark.e2e
@@ -48,14 +51,14 @@ def fix(name):
     return [run("cat -n mod.py; id -u; env"), *edit, run("git diff"), submit]
 
 
-def make(name, script, *, outside=False, max_turns=12):
+def make(name, script, *, task=TASK, outside=False, max_turns=12):
     kept = {}
     install(find_plan(name))
 
     async def main():
         boxes = NamespaceBackend()
         agent = CommandAgent(program_of(name, CommandConfig(outside=outside)), max_turns=max_turns)
-        task = replace(TASK, limits=replace(TASK.limits, attempt_seconds=200, exec_seconds=30))
+        limits = replace(task.limits, attempt_seconds=200, exec_seconds=30)
         try:
             scripted = engine(script, HERMES, max_context=200_000)
             async with Gateway(scripted, renderer(HERMES)) as gateway:
@@ -66,7 +69,8 @@ def make(name, script, *, outside=False, max_turns=12):
                     grade=Grader(boxes),
                     keep=lambda _, files: kept.update(files),
                 )
-                return await attempt(line, Job(id="a", task=task, sampling=Sampling(max_tokens=8192)))
+                job = Job(id="a", task=replace(task, limits=limits), sampling=Sampling(max_tokens=8192))
+                return await attempt(line, job)
         finally:
             await agent.close()
             await boxes.close()
@@ -108,6 +112,23 @@ def test_mini_swe_agent_works_outside_too():
     done, kept = make("mini-swe-agent", script, outside=True)
     check_fixed("mini-swe-agent outside", done, kept, script)
     assert "OPENAI_API_KEY" not in "\n".join(message["content"] or "" for message in done.messages)
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_the_local_engine_answers_it(name, tmp_path):
+    """An untrained model of our own: no call does any good, and every token is recorded."""
+    dump_tasks(tmp_path / "tasks.jsonl", [TASK])
+    shape = ("-s", "new.model.max_positions=131072")
+    made = patchwright("train", "new", "--tasks", "tasks.jsonl", "--out", "model", *shape, cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    bounds = ("-s", "line.agent.max_turns=2", "-s", "line.sampling.max_tokens=32")
+    where = ("--tasks", "tasks.jsonl", "--model", "model", "--run", "run", "-n", "1")
+    done = patchwright("eval", *where, "--agent", name, *bounds, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    with Run.open(tmp_path / "run") as run:
+        (found,) = run.trajectories()
+    assert found.outcome is Outcome.UNRESOLVED and 1 <= len(found.turns) <= 2
+    assert all(0 < len(turn.completion_ids) == len(turn.logprobs) <= 32 for turn in found.turns)
 
 
 @pytest.mark.parametrize("name", INSIDE)

@@ -29,7 +29,7 @@ FILES = {
     "Makefile": "test:\n\tpytest -rA\n",
     "data.txt": "1\n",
 }
-COMMAND = "python -m pytest -rA --tb=no test_mod.py test_other.py"
+COMMAND = "pytest -rA --tb=no test_mod.py test_other.py"
 STRICT = Task(
     id="strict",
     prompt="double(3) returns 5, expected 6.",

@@ -65,6 +65,15 @@ def test_an_attack_that_official_rules_let_through_is_flagged(name):
         assert any(found.startswith(expected) for found in findings(grade)), grade
 
 
+@pytest.mark.parametrize("task", [STRICT, OFFICIAL], ids=["strict", "official"])
+@pytest.mark.parametrize("name", ["fake runner", "fake standard library"])
+def test_a_file_that_python_finds_before_the_runner_is_flagged(name, task):
+    cold = task.tests.command.replace("pytest -rA", "python -m pytest -rA")
+    task = replace(task, tests=replace(task.tests, command=cold))
+    grade = in_boxes(lambda backend: Grader(backend)(task, ATTACKS[name].patch))
+    assert not grade.resolved or grade.findings, grade
+
+
 @pytest.mark.parametrize("rules", ["strict", "official"])
 @pytest.mark.parametrize("name", HONEST)
 def test_honest_fixes_resolve_without_a_finding(name, rules):

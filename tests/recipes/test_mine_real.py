@@ -1,20 +1,24 @@
 """Real fixes of two real libraries, mined from the package index and graded: what CI shows end to end."""
 
 import asyncio
+import base64
 from dataclasses import replace
 
 import pytest
+from tests.agent.test_harness_real import make
 from tests.e2e.conftest import patchwright
 from tests.e2e.test_docs import commands
 
 from patchwright.errors import GradeError
 from patchwright.grade.tests import Grader
 from patchwright.recipes.assembly import SandboxConfig
+from patchwright.recipes.check_agent import DIALECTS
 from patchwright.recipes.mine import mine
 from patchwright.recipes.progress import View
 from patchwright.sandbox.namespace import NamespaceBackend
 from patchwright.tasks.files import load_tasks
 from patchwright.tasks.mining.mine import Settings
+from patchwright.types import Outcome
 
 pytestmark = pytest.mark.e2e
 
@@ -53,6 +57,16 @@ def test_gold_is_resolved_and_nothing_and_a_wrong_patch_are_not(mined):
         )
         gold, empty, other = graded(task, task.solution, "", f"{wrong}@@ -0,0 +1 @@\n+no fix\n")
         assert (gold.resolved, empty.resolved, other.resolved) == (True, False, False), task.id
+
+
+@pytest.mark.parametrize("name", ["mini-swe-agent", "qwen-code"])
+def test_a_harness_fixes_one(mined, name):
+    task, voice = mined["isodate"][0], DIALECTS[name]
+    gold = base64.b64encode(task.solution.encode()).decode()
+    script = [voice.run("git status"), voice.run(f"echo {gold} | base64 -d | git apply"), voice.submit]
+    done, _ = make(name, script, task=task)
+    assert done.outcome is Outcome.RESOLVED, done.failure or done.steps
+    assert [turn.parent for turn in done.turns] == [None, 0, 1]
 
 
 def test_a_broken_environment_is_void(mined):

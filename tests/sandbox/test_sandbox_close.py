@@ -26,6 +26,9 @@ class StubbornBox(Box):
     async def fork(self):
         raise NotImplementedError
 
+    async def listen(self, serve, *, port=0):
+        raise NotImplementedError
+
     async def read(self, path):
         raise NotImplementedError
 

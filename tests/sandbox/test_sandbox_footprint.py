@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 
-from patchwright.sandbox import footprint
 from patchwright.sandbox.base import BoxSpec
 from patchwright.sandbox.namespace import NamespaceBackend
 
@@ -42,11 +41,19 @@ def test_settling_ends_with_any_allocator():
     )
 
 
+_FORKING = """
+import os
+from patchwright.sandbox import footprint
+pid = footprint.fork()
+if pid == 0:
+    os._exit(7)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+"""For a process of its own, which has one thread: this one has more."""
+
+
 def test_a_forked_process_is_told_apart():
-    pid = footprint.fork()
-    if pid == 0:
-        os._exit(7)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert subprocess.run([sys.executable, "-c", _FORKING], timeout=60).returncode == 7
 
 
 def test_the_memory_of_open_boxes_is_known_and_goes_back():

@@ -52,6 +52,8 @@ def weighed(task: Task, grade: Grade, ran: Ran) -> Grade:
 # --- logs -------------------------------------------------------------------------------------
 
 _REPORTED = re.compile(r"^(PASSED|FAILED|XFAIL) (\S+)", re.MULTILINE)
+_WORDED = re.compile(r"\becho '?PASSED ")
+"""A command that words a result itself, after a script whose runner is its own business."""
 _HEADER = re.compile(r"^=+ test session starts =+$", re.MULTILINE)
 _SUMMARY = re.compile(r"^=+ short test summary info =+$", re.MULTILINE)
 _FOOTER = re.compile(
@@ -73,7 +75,9 @@ def forgeries(task: Task, log: str) -> tuple[str, ...]:
     log = _COLOUR.sub("", unframed(log)[0].replace("\r\n", "\n").replace("\r", "\n"))
     part = log.split(START)[1].split(END)[0] if START in log and END in log else log
     found = list(_markers(log))
-    if "pytest" in task.tests.parser or _HEADER.search(part) or _REPORTED.search(part):
+    if _WORDED.search(task.tests.command):
+        found += _contradictions(task, part)
+    elif "pytest" in task.tests.parser or _HEADER.search(part) or _REPORTED.search(part):
         found += _pytest(task, part)
     elif task.tests.parser == "unittest" or "django" in task.tests.parser:
         found += _unittest(part)
@@ -107,8 +111,15 @@ def _pytest(task: Task, part: str) -> Iterator[str]:
     reported = {name for word, name in _REPORTED.findall(part) if word == "PASSED"}
     summed = {name for _, name in _REPORTED.findall(summaries)}
     yield from _some("forged: passes outside of pytest's summary", passes & (reported - summed))
-    failed = {name for word, name in _REPORTED.findall(part) if word == "FAILED"}
-    yield from _some("forged: passes and fails", _named(task) & reported & failed)
+    yield from _contradictions(task, part)
+
+
+def _contradictions(task: Task, part: str) -> Iterator[str]:
+    named = _named(task)
+    passed, failed = (
+        {name for found, name in _REPORTED.findall(part) if found == word} for word in ("PASSED", "FAILED")
+    )
+    yield from _some("forged: passes and fails", named & passed & failed)
 
 
 def _named(task: Task) -> set[str]:

@@ -15,16 +15,17 @@ from patchwright.types import Task
 
 __all__ = ["stamps", "tampered", "watched"]
 
-_GIT = re.compile(r"(?<![\w-])git(?![\w-])")
+_MOVES = re.compile(r"(?<![\w-])(?:git|mv)(?![\w-])")
 
 
 def watched(task: Task) -> tuple[str, ...]:
     """The task's own test modules, which nothing may write to.
 
-    None of a task whose command has git in it: official scripts put test files back themselves. Conftest
-    files are read before any test runs, and data files may be written by tests.
+    None of a task whose command has git or mv in it: official scripts put test files back themselves, those
+    of task folders carry them to where they belong. Conftest files are read before any test runs, and data
+    files may be written by tests.
     """
-    if _GIT.search(task.tests.command):
+    if _MOVES.search(task.tests.command):
         return ()
     paths = sorted({*task.tests.files, *parse_tests(task.tests.patch).paths})
     return tuple(path for path in paths if path.endswith(".py") and PurePosixPath(path).name != "conftest.py")

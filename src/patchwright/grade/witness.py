@@ -105,7 +105,7 @@ class Witness:
         forged = False
         for line in text.split(b"\n")[:-1]:
             body, _, seal = line.rpartition(b" ")
-            fresh = key if not sessions else hashlib.sha256(key).hexdigest().encode()
+            fresh = key if not sessions else hashlib.blake2b(key, digest_size=32).hexdigest().encode()
             if sessions and _sealed(key, body, seal):
                 number, kind, values = json.loads(body)
                 forged |= number != len(sessions[-1])

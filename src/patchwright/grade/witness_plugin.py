@@ -47,7 +47,7 @@ class _Record:
                 raise ValueError("there is no key")
             self._key, watched = line[len(_MARK) :].split(b" ", 1)
             file.seek(len(_MARK))
-            file.write(hashlib.sha256(self._key).hexdigest().encode())
+            file.write(hashlib.blake2b(self._key, digest_size=32).hexdigest().encode())
         self.watched = json.loads(watched.decode())
         """Paths of files that nobody may write to."""
         self._out = os.open(_FOLDER + "/results", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -133,13 +133,15 @@ class _Shaft:
     async def _confirmed(self, pair: Pair) -> Pair:
         slots = asyncio.Semaphore(self._settings.workers)
 
-        async def one(task: Task) -> bool:
+        async def one(task: Task) -> str:
             async with slots:
-                return await _holds(task, self._backend)
+                return await _doubt(task, self._backend)
 
-        kept = await asyncio.gather(*map(one, pair.tasks))
-        tasks = tuple(task for task, keep in zip(pair.tasks, kept, strict=True) if keep)
-        dropped = "" if tasks or not pair.tasks else "the grader does not confirm what was found"
+        doubts = await asyncio.gather(*map(one, pair.tasks))
+        tasks = tuple(task for task, doubt in zip(pair.tasks, doubts, strict=True) if not doubt)
+        dropped = (
+            "" if tasks or not pair.tasks else f"the grader does not confirm what was found: {doubts[0]}"
+        )
         return Pair(tasks, pair.reason or dropped)
 
     def _part(self, older: Requirement, newer: Requirement) -> Path:
@@ -155,12 +157,15 @@ def _read(part: Path) -> Pair:
     return Pair(tuple(load_tasks(part)))
 
 
-async def _holds(task: Task, backend: SandboxBackend) -> bool:
-    """Whether the grader resolves the solution, and says of no patch that every test to mend fails."""
+async def _doubt(task: Task, backend: SandboxBackend) -> str:
+    """Empty when the grader resolves the solution and says of no patch that every test to mend fails; else
+    what it says."""
     grader = Grader(backend)
     try:
         gold, empty = await grader(task, task.solution), await grader(task, "")
-    except InfraError:
-        return False
-    mended = [empty.tests.get(test) is TestStatus.PASSED for test in task.tests.fail_to_pass]
-    return gold.resolved and not empty.resolved and not any(mended)
+    except InfraError as error:
+        return " ".join(str(error).split())
+    if not gold.resolved:
+        return f"with the fix, {gold.state}: {gold.reason}"
+    mended = [test for test in task.tests.fail_to_pass if empty.tests.get(test) is TestStatus.PASSED]
+    return f"without the fix, {mended[0]} passes" if mended else "resolved without the fix" * empty.resolved
