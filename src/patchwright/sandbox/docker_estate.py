@@ -62,7 +62,9 @@ class Estate:
         self._owned.discard(name)
         try:
             gone = await self._api.remove(name)
-            if not (await self._api.remove_image(image) if image else gone):
+            if image:
+                gone &= await self._api.remove_image(image)
+            if not gone:
                 self._settled = False
         except BaseException:
             self._settled = False
