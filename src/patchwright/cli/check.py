@@ -32,11 +32,12 @@ def sandbox(
 @app.command("engine")
 def engine(
     name: Annotated[str, typer.Argument(help="A model folder for the local engine, or `module:Class`.")],
+    override: Override = None,
 ) -> None:
-    """Check an engine."""
+    """Check an engine; `-s use=vllm -s url=URL` check a server that has the model of the folder."""
     from patchwright.recipes.check import engine_conformance
 
-    report(execute(engine_conformance(name)))
+    report(execute(engine_conformance(name, overrides=override or ())))
 
 
 @app.command("agent")

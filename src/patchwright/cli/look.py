@@ -1,7 +1,8 @@
-"""`show` and `doctor`: look at a run, look at the machine."""
+"""`show`, `compare` and `doctor`: look at a run, at several, at the machine."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from patchwright.cli.options import execute, output
 
-__all__ = ["doctor", "show"]
+__all__ = ["compare", "doctor", "show"]
 
 
 def show(
@@ -28,6 +29,27 @@ def show(
             show_run(opened, output())
         else:
             show_trajectory(opened, trajectory, output(), full=full)
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of the runs.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder to write tables, figures and a picture to.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Print the evaluations of several runs side by side, and their mean with its interval over the runs."""
+    from patchwright.recipes import compare as recipe
+
+    found = recipe.compare(runs)
+    written = recipe.write_report(found, out) if out else []
+    if as_json:
+        typer.echo(json.dumps(found.record(), indent=2))
+        return
+    for table in recipe.tables(found):
+        output().print(table)
+    for path in written:
+        output().print(f"written  {path}", soft_wrap=True)
 
 
 def doctor(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,9 +17,8 @@ from patchwright.agent.check import BUSY, STOP, Script
 from patchwright.config import load_config, pick
 from patchwright.engine.base import Engine
 from patchwright.engine.check import check_engine
-from patchwright.engine.config import LocalEngineConfig
-from patchwright.engine.process import ProcessEngine
-from patchwright.recipes.assembly import SandboxConfig, open_boxes
+from patchwright.engine.config import EngineConfig
+from patchwright.recipes.assembly import SandboxConfig, open_boxes, open_engine
 from patchwright.render import Renderer
 from patchwright.sandbox.base import SandboxBackend
 from patchwright.sandbox.check import check_sandbox
@@ -55,19 +53,21 @@ def _sandbox(use: str, image: str | None) -> SandboxBackend:
     return open_backend(use, image=image)
 
 
-async def engine_conformance(use: str) -> list[CheckResult]:
-    """Check the local engine on a model folder, or `module:Class` called without arguments.
+async def engine_conformance(use: str, *, overrides: Sequence[str] = ()) -> list[CheckResult]:
+    """Check the engine of a model folder (the local one, or with keys of `EngineConfig` a server that has
+    this model), or `module:Class` called without arguments.
 
     One's own engine is asked with bytes as token ids, and the checks that need a weights folder are skipped.
+    A server's queue is not known, so the check of a full one is skipped.
     """
     if ":" in use and not Path(use).exists():
         return await check_engine(cast(Engine, _own(use, {}, "engine")), lambda text: list(text.encode()))
-    encode = Renderer.load(use).encode
-    config = LocalEngineConfig(max_running=_RUNNING, max_queue=_QUEUE)
-    engine = await asyncio.to_thread(ProcessEngine, use, config=config)
-    return await check_engine(
-        engine, encode, weights=Weights(version=1, path=use), busy_after=_RUNNING + _QUEUE
-    )
+    encode, weights = Renderer.load(use).encode, Weights(version=1, path=str(Path(use).resolve()))
+    small = [f"max_running={_RUNNING}", f"max_queue={_QUEUE}"]
+    config = load_config(EngineConfig, None, [*small, *overrides])
+    async with open_engine(Path(use), config) as engine:
+        busy_after = config.max_running + config.max_queue if config.use == "local" else None
+        return await check_engine(engine, encode, weights=weights, busy_after=busy_after)
 
 
 def _own(use: str, registry: Mapping[str, Any], key: str) -> Any:

@@ -1,0 +1,99 @@
+"""`patchwright compare`: several runs side by side."""
+
+import json
+import math
+from statistics import fmean, stdev
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+from patchwright.cli.app import app
+from patchwright.errors import ConfigError
+from patchwright.metrics import Metrics
+from patchwright.recipes.compare import Mean, compare, markdown, write_report
+from patchwright.store import Run
+
+BEFORE, AFTER = (0.19, 0.104, 0.188), (0.348, 0.217, 0.31)
+
+
+def finding(mean, void=0):
+    return {
+        "pass_at_1": mean,
+        "low": mean / 2,
+        "high": mean * 2,
+        "total": 480,
+        "void": void,
+        "pass_at_8": 0.5,
+    }
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Three runs as the quickstart leaves them."""
+    folders = []
+    for number, (before, after) in enumerate(zip(BEFORE, AFTER, strict=True)):
+        folder = tmp_path / f"seed{number}"
+        with Run.create_or_open(folder, {"seed": number}) as run:
+            run.mark("eval-sft", 0, sets={"held_out": finding(before), "harder": finding(0.0)})
+            run.mark("eval-rl", 0, sets={"held_out": finding(after, void=number), "harder": finding(0.0)})
+        metrics = Metrics(folder / "metrics.jsonl")
+        metrics.write("sft", 1, loss=1.0)
+        for step in (1, 2, 3, 3):  # a round that was resumed is written twice
+            metrics.write("rl", step, resolve_rate=0.1 * step + 0.01 * number)
+        folders.append(folder)
+    return folders
+
+
+def test_means_over_runs_have_students_interval(runs):
+    found = compare(runs)
+    mean = found.means("held_out")["rl"]
+    half = 4.303 * stdev(AFTER) / math.sqrt(3)
+    assert mean.mean == pytest.approx(fmean(AFTER))
+    assert (mean.low, mean.high) == pytest.approx((fmean(AFTER) - half, fmean(AFTER) + half))
+
+
+def test_gains_are_paired_by_run(runs):
+    gains = [after - before for before, after in zip(BEFORE, AFTER, strict=True)]
+    gain = compare(runs).gains("held_out")["rl - sft"]
+    assert gain.mean == pytest.approx(fmean(gains))
+    assert gain.high - gain.mean == pytest.approx(4.303 * stdev(gains) / math.sqrt(3))
+
+
+def test_a_rate_stays_one_and_one_run_has_no_interval():
+    wide = Mean.of([0.0, 1.0]).rate()
+    assert (wide.low, wide.high) == (0.0, 1.0)
+    assert Mean.of([0.25]) == Mean(mean=0.25, low=0.25, high=0.25)
+
+
+def test_the_rounds_of_training_are_read_once_each(runs):
+    assert compare(runs).rounds == {
+        "rl": [pytest.approx([0.1 + 0.01 * n, 0.2 + 0.01 * n, 0.3 + 0.01 * n]) for n in range(3)]
+    }
+
+
+def test_the_report_holds_what_was_found(runs, tmp_path):
+    found = compare(runs)
+    paths = write_report(found, tmp_path / "new" / "report")
+    assert [path.name for path in paths] == ["compare.json", "compare.md", "rounds.svg"]
+    assert json.loads(paths[0].read_text()) == json.loads(json.dumps(found.record()))
+    assert "| seed1 | 10.4% [5.2%, 20.8%] | 21.7% [10.8%, 43.4%] | +11.3 |" in markdown(found)
+    root = ElementTree.fromstring(paths[2].read_text())
+    assert any((node.text or "").startswith("rl 31.0%") for node in root.iter())
+
+
+def test_runs_without_anything_in_common_are_refused(runs, tmp_path):
+    other = tmp_path / "other"
+    with Run.create_or_open(other, {}) as run:
+        run.mark("eval-best", 0, sets={"mine": finding(0.5)})
+    with pytest.raises(ConfigError, match=r"no evaluation in common \(seed0: sft on held_out.*other: best"):
+        compare([runs[0], other])
+    with pytest.raises(ConfigError, match="named twice"):
+        compare([runs[0], runs[0]])
+
+
+def test_the_command_prints_a_table_or_json(runs):
+    shown = CliRunner().invoke(app, ["compare", *map(str, runs)])
+    assert shown.exit_code == 0 and "seed2" in shown.output
+    printed = CliRunner().invoke(app, ["compare", *map(str, runs), "--json"])
+    assert json.loads(printed.output)["runs"] == ["seed0", "seed1", "seed2"]
