@@ -4,12 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
+# Three at a time (tests that wait leave room), file by file, the longest first (tests/conftest.py).
+TOGETHER := -n 3 --dist loadfile --no-loadscope-reorder
+
 .PHONY: quickstart test fmt lint type layers unit e2e docs clean
 
 quickstart: $(VENV)/local
 	$(BIN)/patchwright quickstart
 
-test: $(VENV)/dev lint type layers unit e2e
+test: $(VENV)/dev lint type layers
+	$(BIN)/pytest $(TOGETHER)
 
 fmt: $(VENV)/dev
 	$(BIN)/ruff check --fix src tests
@@ -26,10 +30,10 @@ layers: $(VENV)/dev
 	$(BIN)/lint-imports
 
 unit: $(VENV)/dev
-	$(BIN)/pytest -n 2 --dist loadfile -m "not e2e"
+	$(BIN)/pytest $(TOGETHER) -m "not e2e"
 
 e2e: $(VENV)/dev
-	$(BIN)/pytest -m e2e
+	$(BIN)/pytest $(TOGETHER) -m e2e
 
 $(BIN)/python:
 	$(PYTHON) -c "import sys; assert sys.version_info >= (3, 11), f'Patchwright needs Python 3.11 or newer, this is {sys.version}: set PYTHON=python3.12'"

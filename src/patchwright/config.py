@@ -135,7 +135,8 @@ def _sentence(model: type[Config], detail: ErrorDetails, file: Path | None, flag
         return f"`{name}` is missing{place}; give it there or with `-s {name}=...`"
     wish = re.sub(r"^(Input should be|Value error,|Assertion failed,) ?", "", detail["msg"])
     if detail["type"] in {"value_error", "assertion_error"}:
-        return f"`{name}`{place} is {_brief(detail['input'])}: {wish}"
+        said = "" if isinstance(detail["input"], Mapping) else f" is {_brief(detail['input'])}"
+        return f"`{name}`{place}{said}: {wish}"
     return f"`{name}`{place} is {_brief(detail['input'])}; it should be {wish}"
 
 

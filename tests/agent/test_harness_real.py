@@ -1,15 +1,15 @@
 """The harnesses for real: kits as they are installed, a real task, a scripted policy that fixes the bug.
 
-mini-swe-agent and Qwen Code always; the others, whose kits are heavy, with PATCHWRIGHT_HARNESSES=1.
+mini-swe-agent and Qwen Code always; the others, whose kits are heavy, where PATCHWRIGHT_HARNESSES names them.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 from dataclasses import dataclass, replace
 
 import pytest
+from tests.boxes import in_boxes
 from tests.e2e.conftest import patchwright
 from tests.gateway.gateway_model import HERMES, engine, renderer
 from tests.grade.test_grader import TASK
@@ -21,15 +21,13 @@ from patchwright.gateway.server import Gateway
 from patchwright.grade.tests import Grader
 from patchwright.recipes.check_agent import DIALECTS, called
 from patchwright.rollout.rollout import Job, Line, attempt
-from patchwright.sandbox.namespace import NamespaceBackend
 from patchwright.store import Run
 from patchwright.tasks.files import dump_tasks
 from patchwright.types import Outcome, Sampling
 
 pytestmark = pytest.mark.e2e
 SED = "sed -i 's/x + 2/x * 2/' mod.py"
-MORE = ["openhands", "codex", "opencode"] if os.environ.get("PATCHWRIGHT_HARNESSES") else []
-INSIDE = ["mini-swe-agent", "qwen-code", *MORE]
+INSIDE = ["mini-swe-agent", "qwen-code", *os.environ.get("PATCHWRIGHT_HARNESSES", "").split()]
 
 
 @dataclass
@@ -51,13 +49,13 @@ def fix(name):
     return [run("cat -n mod.py; id -u; env"), *edit, run("git diff"), submit]
 
 
-def make(name, script, *, task=TASK, outside=False, max_turns=12):
+def make(name, script, *, task=TASK, outside=False, resident=True, max_turns=12):
     kept = {}
+    config = CommandConfig(outside=outside, resident=resident)
     install(find_plan(name))
 
-    async def main():
-        boxes = NamespaceBackend()
-        agent = CommandAgent(program_of(name, CommandConfig(outside=outside)), max_turns=max_turns)
+    async def main(boxes):
+        agent = CommandAgent(program_of(name, config), config, max_turns=max_turns)
         limits = replace(task.limits, attempt_seconds=200, exec_seconds=30)
         try:
             scripted = engine(script, HERMES, max_context=200_000)
@@ -73,9 +71,8 @@ def make(name, script, *, task=TASK, outside=False, max_turns=12):
                 return await attempt(line, job)
         finally:
             await agent.close()
-            await boxes.close()
 
-    return asyncio.run(main()), kept
+    return in_boxes(main), kept
 
 
 def check_fixed(name, done, kept, script):
@@ -105,6 +102,12 @@ def test_it_fixes_a_bug_inside_of_a_box_without_a_network(name):
     said = "\n".join(message["content"] or "" for message in done.messages)
     assert "in-the-box" in said or name == "codex"  # its commands see no secret, for there is none
     assert "PYTHONPATH" not in said and "LD_LIBRARY_PATH" not in said
+
+
+def test_mini_swe_agent_works_where_it_cannot_be_held_loaded():
+    script = fix("mini-swe-agent")
+    done, kept = make("mini-swe-agent", script, resident=False)
+    check_fixed("mini-swe-agent not loaded", done, kept, script)
 
 
 def test_mini_swe_agent_works_outside_too():

@@ -7,15 +7,18 @@ import base64
 import hashlib
 import io
 import os
+import shutil
 import tarfile
 from dataclasses import replace
 
 import pytest
 
-from patchwright.agent.command import CommandConfig
+from patchwright.agent.command import CommandAgent, CommandConfig, Program
 from patchwright.agent.harness.names import PLANS, find_plan, program_of
-from patchwright.agent.kit import KIT, Npm, Plan, data_folder, find_kit, folder_of, install
+from patchwright.agent.kit import KIT, Npm, Plan, data_folder, find_kit, folder_of, hold, install
 from patchwright.errors import ConfigError
+from patchwright.fleet.client import PoolClient
+from patchwright.fleet.remote import RemoteBackend
 from patchwright.sandbox.base import BoxSpec
 from patchwright.sandbox.namespace import NamespaceBackend
 from patchwright.sandbox.process import ProcessBackend
@@ -48,6 +51,46 @@ def test_another_content_is_another_folder(tmp_path):
     assert folder_of(PLAN, tmp_path) != folder_of(other, tmp_path)
 
 
+def test_kits_of_other_pins_go_when_nobody_works_with_them(tmp_path):
+    old, older, other = (replace(PLAN, files={"bin/hello": text}) for text in ("one", "two", "three"))
+    used, unused = install(old, tmp_path)[0], folder_of(older, tmp_path)
+    held = hold(used)
+    unused.mkdir()  # of a time before kits knew their pin
+    (unused / "kit.json").write_text('{"bytes": 1}')
+    beside = install(replace(other, name="toy-box"), tmp_path)[0]
+    said: list[str] = []
+    folder, _ = install(PLAN, tmp_path, say=said.append)
+    kits = {path for path in tmp_path.iterdir() if path.is_dir() and not path.name.startswith(".")}
+    assert kits == {folder, used, beside} and said == [f"removing {unused.name}, which is of another pin"]
+    held.release()
+    install(PLAN, tmp_path)
+    assert folder.is_dir() and not used.exists()
+
+
+def test_a_kit_with_another_python_is_of_the_same_pin(tmp_path):
+    """Two environments with a Python each share a machine."""
+    folder, facts = install(PLAN, tmp_path)
+    twin = tmp_path / "toy-0123456789ab"
+    shutil.copytree(folder, twin)
+    install(PLAN, tmp_path)
+    assert twin.is_dir() and facts["pin"]
+
+
+def test_an_agent_holds_its_kit_and_asks_that_its_program_be_loaded(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    folder, _ = install(PLAN)
+    program = Program(name="toy", command='"$KIT/bin/python" "$KIT/drive.py"', plan=PLAN, resident="drive.py")
+    agent = CommandAgent(program)
+    spec = agent.furnish(BoxSpec())
+    assert spec.mounts == {KIT: str(folder)} and spec.resident.command == program.command
+    assert (spec.resident.python, spec.resident.program) == (f"{KIT}/bin/python", f"{KIT}/drive.py")
+    assert CommandAgent(program, CommandConfig(resident=False)).furnish(BoxSpec()).resident is None
+    newer = replace(PLAN, files={"bin/hello": "newer"})
+    install(newer)
+    assert folder.is_dir()
+    asyncio.run(agent.close())
+
+
 def test_what_was_left_half_built_is_not_taken_for_a_kit(tmp_path):
     folder = folder_of(PLAN, tmp_path)
     for left in (folder, folder.with_name(folder.name + ".tmp")):
@@ -75,6 +118,12 @@ def test_a_box_sees_the_kit_and_cannot_change_it(tmp_path):
 def test_mounts_elsewhere_are_refused(target, source):
     with pytest.raises(ConfigError, match="mount"):
         in_box(NamespaceBackend(), {target: source}, "true")
+
+
+def test_boxes_of_a_pool_refuse_kits(tmp_path):
+    backend = RemoteBackend(PoolClient("http://127.0.0.1:9", "token"))
+    with pytest.raises(ConfigError, match=r"boxes of a pool cannot show folders .* agent outside"):
+        in_box(backend, {KIT: str(tmp_path)}, "true")
 
 
 def test_boxes_that_are_folders_refuse_kits(tmp_path):

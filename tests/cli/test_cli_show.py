@@ -24,13 +24,14 @@ def printed(show, *arguments, **options) -> str:
 @pytest.fixture
 def run(tmp_path: Path):
     turns = (
-        Turn(id=0, prompt_ids=(1, 2, 3), completion_ids=(4, 5), logprobs=(-0.5, -1.5)),
+        Turn(id=0, prompt_ids=(1, 2, 3), completion_ids=(4, 5), logprobs=(-0.5, -1.5), text=HOSTILE),
         Turn(
             id=1,
             parent=0,
             prompt_ids=(6,),
             completion_ids=(7,),
             logprobs=(-1.0,),
+            text="Title " + HOSTILE,
             train=False,
             drift=("side_call",),
         ),
@@ -110,7 +111,8 @@ def test_a_trajectory(run: Run) -> None:
     assert "2 turns, 4 prompt tokens, 3 sampled tokens (28.6% of all tokens train)" in text
     assert "drift: side_call 1" in text and "0.0 s, side_call, not trained on" in text
     assert "assistant (turn 0: 2 tokens, mean log-prob -1.000, stop, 0.0 s)" in text
-    assert "1 tokens, mean log-prob -1.000, stop, 0.0 s, side_call, not trained on" in text
+    aside = "turn 1: 1 tokens, mean log-prob -1.000, stop, 0.0 s, side_call, not trained on"
+    assert f"not in this conversation ({aside})" in text and "Title " in text
     assert 'tool call {"name": "bash"}' in text
     assert "+x + 2" in text
     assert "passed  t.py::a" in text and "failed  t.py::b" in text and "1 of 2 tests fail" in text

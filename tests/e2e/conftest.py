@@ -1,5 +1,6 @@
 """The line from the outside: the installed command, in processes of its own."""
 
+import fcntl
 import json
 import os
 import secrets
@@ -25,10 +26,15 @@ def patchwright(*arguments: object, cwd: Path | None = None) -> subprocess.Compl
 
 @pytest.fixture(scope="session")
 def short_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A shortened quickstart, once for all tests."""
-    run = tmp_path_factory.mktemp("runs") / "short"
-    done = patchwright("quickstart", "--run", run, "--config", SHORT)
-    assert done.returncode == 0, done.stderr
+    """A shortened quickstart, once for all: the worker that comes first makes it, others wait."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    run = shared / "short"
+    with (shared / "short.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (run / "summary.json").exists():
+            done = patchwright("quickstart", "--run", run, "--config", SHORT)
+            assert done.returncode == 0, done.stderr
     return run
 
 
@@ -42,7 +48,7 @@ def served(short_run: Path) -> Iterator[str]:
     """Base URL of the short run's policy behind `patchwright serve`; its key is in $OPENAI_API_KEY."""
     os.environ["OPENAI_API_KEY"] = key = secrets.token_hex(8)
     server = subprocess.Popen(
-        [PATCHWRIGHT, "serve", short_run / "weights" / "v8", "--port", "0"],
+        [PATCHWRIGHT, "serve", short_run / "weights" / "v6", "--port", "0"],
         env={**os.environ, "PATCHWRIGHT_API_KEY": key},
         stderr=subprocess.PIPE,
         text=True,
@@ -50,4 +56,4 @@ def served(short_run: Path) -> Iterator[str]:
     assert server.stderr is not None
     yield next(line.split()[1] for line in server.stderr if line.startswith("base_url"))
     server.terminate()
-    assert server.wait(20) == 0
+    assert server.wait(60) == 0

@@ -19,7 +19,7 @@ def test_the_evaluation_page_runs_from_top_to_bottom(short_run: Path, tmp_path: 
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "instance.jinja").write_text("{{ task.prompt }}\n")
     with serving() as (url, model):
-        places = {"URL": url, "DIR": str(short_run / "weights" / "v8")}
+        places = {"URL": url, "DIR": str(short_run / "weights" / "v6")}
         for command in commands("docs/evaluation.md"):
             own = [places.get(word, word) for word in command]
             small = ["-n", "1", "-s", "line.agent.max_turns=2", "-s", "line.sampling.max_tokens=32"]

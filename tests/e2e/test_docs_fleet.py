@@ -54,7 +54,7 @@ class Shell:
     def stop(self):
         for server in reversed(self.servers):
             server.terminate()
-        assert [server.wait(20) for server in self.servers] == [0] * len(self.servers)
+        assert [server.wait(60) for server in self.servers] == [0] * len(self.servers)
 
 
 @pytest.fixture

@@ -14,30 +14,38 @@ from patchwright.engine.sglang import SglangEngine
 from patchwright.engine.vllm import VllmEngine
 from patchwright.errors import ConfigError, EngineBusy, EngineError
 from patchwright.recipes.assembly import SamplingConfig
-from patchwright.recipes.rl import refuse_truncation
+from patchwright.recipes.parity import refuse_truncation
 from patchwright.types import Finish, Sampling, Weights
 
 BOTH = pytest.mark.parametrize("cls", [VllmEngine, SglangEngine])
 
 
 class Server:
-    """Answers every prompt with its ids, one higher each; keeps what it was asked. `raw`: its log-probs are
-    not those of what is left by top-p."""
+    """Answers every prompt with its ids, one higher each, in the shapes of vLLM 0.33 and SGLang 0.5.23; keeps
+    what it was asked. `raw`: its log-probs are not those of what is left by top-p."""
 
-    def __init__(self, limit: int | None = 100, raw: bool = False) -> None:
-        self.limit, self.raw = limit, raw
+    def __init__(self, limit: int | None = 100, raw: bool = False, longest: int | None = None) -> None:
+        self.limit, self.raw, self.longest = limit, raw, longest
         self.asked: list[tuple[str, dict]] = []
         self.faults: list[web.Response] = []
         self.hang = asyncio.Event()
         self.hung_up = asyncio.Event()
 
     async def models(self, request: web.Request) -> web.Response:
-        model = {"id": "served", "object": "model"} | ({"max_model_len": self.limit} if self.limit else {})
+        model = {
+            "id": "served", "object": "model", "created": 1, "owned_by": "vllm", "root": "served",
+            "parent": None, "max_model_len": self.limit,
+        }  # fmt: skip
         return web.json_response({"object": "list", "data": [model]})
+
+    async def info(self, request: web.Request) -> web.Response:
+        if self.longest is None:
+            return web.json_response({"detail": "Not Found"}, status=404)
+        return web.json_response({"model_path": "served", "max_req_input_len": self.longest})
 
     async def _asked(self, request: web.Request) -> dict:
         body = await request.json() if request.can_read_body else {}
-        self.asked.append((request.path, body))
+        self.asked.append((request.path_qs, body))
         self.key = request.headers.get("authorization", "")
         if self.hang.is_set():
             try:
@@ -50,35 +58,78 @@ class Server:
     def _sure(self, sampling: dict) -> float:
         return 0.0 if sampling["top_p"] < 1e-3 and not self.raw else -0.5
 
+    def _refusal(self, sampling: dict) -> str:
+        """What both refuse of a request."""
+        if not 0 < sampling["top_p"] <= 1:
+            return f"top_p must be in (0, 1], got {sampling['top_p']}."
+        return "" if sampling["top_k"] == -1 or sampling["top_k"] >= 1 else "top_k must be -1 or at least 1"
+
     async def completions(self, request: web.Request) -> web.Response:
         body = await self._asked(request)
         if self.faults:
             return self.faults.pop(0)
+        wrong = self._refusal(body)
+        if len(body["prompt"]) + body["max_tokens"] > self.limit:
+            wrong = f"This model's maximum context length is {self.limit} tokens."
+        if wrong:
+            error = {"message": wrong, "type": "BadRequestError", "param": None, "code": 400}
+            return web.json_response({"error": error}, status=400)
         ids = [token + 1 for token in body["prompt"]][: body["max_tokens"]]
         sure = self._sure(body)
-        logprobs = {"tokens": ["x"] * len(ids), "token_logprobs": [sure] * len(ids), "top_logprobs": None}
-        choice = {
-            "index": 0, "text": "…", "token_ids": ids, "prompt_token_ids": body["prompt"],
-            "logprobs": logprobs,
-            "finish_reason": "length" if len(ids) == body["max_tokens"] else "stop", "stop_reason": None,
+        logprobs = {
+            "text_offset": list(range(len(ids))), "token_logprobs": [sure] * len(ids),
+            "tokens": ["x"] * len(ids), "top_logprobs": [{"x": sure}] * len(ids),
         }  # fmt: skip
-        usage = {"prompt_tokens": 1, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 2}}
-        return web.json_response({"id": "cmpl-1", "model": "served", "choices": [choice], "usage": usage})
+        choice = {
+            "index": 0, "text": "…", "logprobs": logprobs if body["logprobs"] is not None else None,
+            "finish_reason": "length" if len(ids) == body["max_tokens"] else "stop", "stop_reason": None,
+            "token_ids": ids if body["return_token_ids"] else None, "prompt_logprobs": None,
+            "prompt_token_ids": body["prompt"], "routed_experts": None, "weight_versions": None,
+        }  # fmt: skip
+        usage = {
+            "prompt_tokens": len(body["prompt"]), "total_tokens": len(body["prompt"]) + len(ids),
+            "completion_tokens": len(ids), "prompt_tokens_details": {"cached_tokens": 2},
+        }  # fmt: skip
+        answer = {
+            "id": "cmpl-1", "object": "text_completion", "created": 1, "model": "served",
+            "choices": [choice], "service_tier": None, "system_fingerprint": None, "usage": usage,
+            "kv_transfer_params": None, "ec_transfer_params": None, "metrics": None,
+        }  # fmt: skip
+        return web.json_response(answer)
 
     async def generate(self, request: web.Request) -> web.Response:
         body = await self._asked(request)
         if self.faults:
             return self.faults.pop(0)
-        most = body["sampling_params"]["max_new_tokens"]
-        ids = [token + 1 for token in body["input_ids"]][:most]
+        params = body["sampling_params"]
+        most, prompt, wrong = params["max_new_tokens"], body["input_ids"], self._refusal(params)
+        if len(prompt) >= (self.longest or self.limit):
+            wrong = f"Input length ({len(prompt)} tokens) exceeds the maximum allowed length"
+        if wrong:
+            return web.json_response({"error": {"message": wrong}}, status=400)
+        ids = [token + 1 for token in prompt][:most]
         finish = {"type": "length", "length": most} if len(ids) == most else {"type": "stop", "matched": 2}
-        meta = {"finish_reason": finish, "cached_tokens": 2, "weight_version": "default"}
-        meta["output_token_logprobs"] = [[self._sure(body["sampling_params"]), token, None] for token in ids]
+        logprobs = [[self._sure(params), token, None] for token in ids] if body["return_logprob"] else None
+        meta = {
+            "id": "5f", "finish_reason": finish, "prompt_tokens": len(prompt), "weight_version": "default",
+            "num_retractions": 0, "input_token_logprobs": [], "output_token_logprobs": logprobs,
+            "output_token_logprobs_length": len(ids), "reasoning_tokens": 0, "completion_tokens": len(ids),
+            "cached_tokens": 2, "dp_rank": None, "e2e_latency": 0.1,
+        }  # fmt: skip
         return web.json_response({"text": "…", "output_ids": ids, "meta_info": meta})
 
-    async def done(self, request: web.Request) -> web.Response:
+    async def rpc(self, request: web.Request) -> web.Response:
         await self._asked(request)
-        return self.faults.pop(0) if self.faults else web.json_response({"success": True, "message": ""})
+        return self.faults.pop(0) if self.faults else web.json_response({"results": [None]})
+
+    async def reset(self, request: web.Request) -> web.Response:
+        await self._asked(request)
+        return web.json_response({"success": "reset_running_requests" in request.query})
+
+    async def update(self, request: web.Request) -> web.Response:
+        await self._asked(request)
+        done = {"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0}
+        return self.faults.pop(0) if self.faults else web.json_response(done)
 
 
 @contextlib.asynccontextmanager
@@ -87,8 +138,10 @@ async def serving(server: Server):
     app.router.add_get("/v1/models", server.models)
     app.router.add_post("/v1/completions", server.completions)
     app.router.add_post("/generate", server.generate)
-    for path in ("/collective_rpc", "/reset_prefix_cache", "/update_weights_from_disk"):
-        app.router.add_post(path, server.done)
+    app.router.add_get("/server_info", server.info)
+    app.router.add_post("/collective_rpc", server.rpc)
+    app.router.add_post("/reset_prefix_cache", server.reset)
+    app.router.add_post("/update_weights_from_disk", server.update)
     runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -128,6 +181,9 @@ def test_ids_go_in_and_come_out_with_their_log_probs(cls, monkeypatch):
         asked = body.get("sampling_params", body)
         assert (asked["temperature"], asked["top_p"], asked["top_k"]) == (0.7, 0.9, -1)
         assert (asked["stop"], asked["stop_token_ids"]) == (["END"], [2])
+        penalties = ("repetition_penalty", "presence_penalty", "frequency_penalty", "min_p")
+        assert [asked[name] for name in penalties] == [1.0, 0.0, 0.0, 0.0]
+        assert asked["skip_special_tokens"] is False
         assert 4 in (asked.get("seed"), asked.get("sampling_seed"))
         assert server.key == "Bearer secret"
 
@@ -148,6 +204,27 @@ def test_a_completion_stays_within_the_context(cls):
 
 
 @BOTH
+def test_options_are_of_the_range_the_servers_take(cls):
+    async def test(engine, server):
+        for options in ({"top_p": 0.0}, {"top_p": 1.0}, {"top_k": 0}, {"top_k": 1}, {"temperature": 0.0}):
+            assert (await engine.generate([5], Sampling(**options))).token_ids == (6,)
+
+    talk(cls, test)
+
+
+def test_the_longest_prompt_of_sglang_is_under_its_context():
+    """It refuses a longer one as a mistake of the request; here it is a full context."""
+
+    async def test(engine, server):
+        assert engine.max_context == 94
+        assert (await engine.generate([5] * 93, Sampling())).finish is Finish.LENGTH
+        full = await engine.generate([5] * 94, Sampling())
+        assert (full.token_ids, full.finish) == ((), Finish.LENGTH)
+
+    talk(SglangEngine, test, lambda: Server(longest=94))
+
+
+@BOTH
 def test_faults_of_the_server_are_faults_of_the_engine(cls):
     async def test(engine, server):
         for status, kind in ((503, EngineBusy), (429, EngineBusy), (500, EngineError), (400, EngineError)):
@@ -158,6 +235,20 @@ def test_faults_of_the_server_are_faults_of_the_engine(cls):
             server.faults = [nonsense]
             with pytest.raises(EngineError, match="token ids"):
                 await engine.generate([1], Sampling())
+        nan = {
+            "choices": [{"token_ids": [2], "logprobs": {"token_logprobs": [None]}, "finish_reason": "stop"}]
+        }
+        nan["meta_info"] = {"output_token_logprobs": [[None, 2, None]], "finish_reason": {"type": "stop"}}
+        server.faults = [web.json_response(nan)]
+        with pytest.raises(EngineError, match="log-probs"):
+            await engine.generate([1], Sampling())
+        aborted = {
+            "choices": [{"token_ids": [], "logprobs": {"token_logprobs": []}, "finish_reason": "abort"}]
+        }
+        finish = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
+        aborted["meta_info"] = {"output_token_logprobs": [], "finish_reason": finish}
+        server.faults = [web.json_response(aborted)]
+        assert (await engine.generate([1], Sampling())).finish is Finish.ABORT
         assert (await engine.generate([1], Sampling())).token_ids == (2,)
 
     talk(cls, test)
@@ -169,7 +260,8 @@ def test_weights_are_replaced_in_place(cls, tmp_path):
         await engine.load(Weights(version=3, path=str(tmp_path)))
         assert str(tmp_path) in str(server.asked)
         assert (await engine.generate([1], Sampling())).version == engine.version == 3
-        server.faults = [web.Response(status=500, text="no such folder")]
+        refused = {"success": False, "message": "no such folder", "num_paused_requests": 0}
+        server.faults = [web.json_response(refused, status=500 if cls is VllmEngine else 400)]
         with pytest.raises(EngineError, match="no such folder"):
             await engine.load(Weights(version=4, path=str(tmp_path)))
         assert engine.version == 3

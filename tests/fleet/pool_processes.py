@@ -48,7 +48,7 @@ class Server:
 
     def stop(self) -> None:
         self.process.terminate()
-        assert self.process.wait(20) == 0
+        assert self.process.wait(60) == 0
 
 
 class Fleet:

@@ -311,12 +311,12 @@ def test_nodes_join_and_leave_while_it_runs():
 
 def test_warm_boxes_are_handed_over_and_made_anew():
     async def run():
-        nodes = SimulatedNodes.many(1, create_seconds=0.2)
+        nodes = SimulatedNodes.many(1, create_seconds=1.0)
         async with a_pool(nodes, warm={"host": 2}, max_per_node=3) as pool:
             await until(lambda: len(pool._care.ready("host")) == 2)
             started = time.monotonic()
             lease = await pool.allocate(HOST, "key")
-            assert time.monotonic() - started < 0.15
+            assert time.monotonic() - started < 0.9, "it was not made first"
             assert await pool.allocate(HOST, "key") == lease
             await pool.forward(lease["lease_id"], api.EXEC, {"command": "x"})
             special = await pool.allocate(AllocateRequest(image="host", env={"A": "1"}, wait=20))

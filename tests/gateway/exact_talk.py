@@ -33,12 +33,16 @@ class Keeping:
     def __init__(self) -> None:
         self.next: tuple[int, ...] = ()
         self.seen: list[tuple[list[int], tuple[int, ...]]] = []
+        self.told: list[tuple[float, ...]] = []
+        self.stops: list[tuple[int, ...]] = []
 
     async def generate(self, prompt_ids, sampling: Sampling, *, on_tokens=None) -> Completion:
         ids = self.next[: sampling.max_tokens]
         finish = Finish.STOP if ids == self.next else Finish.LENGTH
-        logprobs = tuple(-(0.5 + i / 1000) for i in range(len(ids)))
+        logprobs = tuple(-(0.5 + len(self.seen) / 10 + i / 1000) for i in range(len(ids)))
         self.seen.append((list(prompt_ids), ids))
+        self.told.append(logprobs)
+        self.stops.append(sampling.stop_ids)
         return Completion(token_ids=ids, logprobs=logprobs, finish=finish, version=self.version)
 
 
@@ -100,6 +104,8 @@ def check_exact(session: Session, engine: Keeping) -> tuple[Turn, ...]:
     """What was recorded is what the engine saw and sampled, and what trains is that and nothing else."""
     turns = session.turns
     assert [(whole(turns, turn), turn.completion_ids) for turn in turns] == engine.seen
+    assert [turn.logprobs for turn in turns] == engine.told
+    assert all(turn.version == engine.version for turn in turns)
     attempt = Trajectory(
         id="t", task_id="t", turns=turns, exit="submitted", grade=Grade(state=GradeState.RESOLVED)
     )

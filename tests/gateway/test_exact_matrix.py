@@ -4,6 +4,7 @@ departure from the record has a name. Over the real HTTP gateway."""
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 
 import httpx
@@ -83,6 +84,26 @@ async def edited_history(talk: Talk):
     return [(None, ()), (0, ()), (1, ()), (None, ("edited_history",))]
 
 
+async def edited_tool_history(talk: Talk):
+    """The whole conversation is rendered anew, and calls go under the ids and names the model gave them."""
+    calls = [("bash", {"command": "ls"}), ("bash", {"command": "cat mod.py"})]
+    calls = calls if talk.style.parallel else calls[:1]
+    reply = await talk.ask("look", calls=calls)
+    talk.go_on(reply, *results(reply, *["mod.py"] * len(calls)))
+    talk.go_on(await talk.ask("done"), "go on")
+    talk.messages[1] = {"role": "user", "content": "Fix it"}
+    await talk.ask("four")
+    as_said = copy.deepcopy(talk.messages)
+    names = {call["id"]: f"functions.bash:{at}" for at, call in enumerate(reply["tool_calls"])}
+    for call in as_said[2]["tool_calls"]:
+        call["id"] = names[call["id"]]
+    for message in as_said:
+        if message["role"] == "tool":
+            message |= {"name": "bash", "tool_call_id": names[message["tool_call_id"]]}
+    assert talk.engine.seen[-1][0] == voice(talk.style.name).render(as_said, talk.tools)
+    return [(None, ()), (0, ()), (None, ("edited_history",))]
+
+
 async def malformed_call(talk: Talk):
     said = talk.style.say("look", "", [("bash", {"command": "ls"})])
     broken = said.replace('{"', '{"""').replace("</arg_key>", "").replace("<function=bash>", "<bash>")
@@ -136,18 +157,24 @@ async def side_call(talk: Talk):
 
 SCENARIOS = [
     multi_turn, thinking_kept, thinking_dropped, tool_call, reserialised_call, parallel_calls, compaction,
-    edited_history, malformed_call, length_finish, dropped_turn, resampled, rewritten_call, side_call,
+    edited_history, edited_tool_history, malformed_call, length_finish, dropped_turn, resampled,
+    rewritten_call, side_call,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("style", STYLES, ids=lambda style: style.name)
 def test_what_is_recorded_is_what_the_engine_saw_and_sampled(style: Style):
+    tokenizer = voice(style.name)
+    ends = {token for end in style.ends for token in tokenizer.encode(end)}
+    assert len(ends) == len(style.ends)
+
     async def main():
         async with gateway_of(style) as gateway, httpx.AsyncClient() as client:
             for scenario in SCENARIOS:
                 talk = await open_talk(style, gateway, client, scenario.__name__)
                 expected = await scenario(talk)
                 turns = check_exact(talk.session, talk.engine)
+                assert all(ends <= set(stops) for stops in talk.engine.stops)
                 assert [(turn.parent, turn.drift) for turn in turns] == expected, scenario.__name__
                 await talk.session.close()
 

@@ -50,9 +50,11 @@ class Gate:
         self.open = asyncio.Event()
         self.calls = 0
         self.aborted = 0
+        self.asked = asyncio.Event()
 
     async def generate(self, prompt_ids, sampling, *, on_tokens=None):
         self.calls += 1
+        self.asked.set()
         number = self.calls
         if self.faults:
             raise self.faults.pop(0)
@@ -87,6 +89,12 @@ def test_every_door_needs_its_own_key():
             key = {"authorization": f"Bearer {session.endpoint.api_key}"}
             models = await client.get(f"{session.endpoint.base_url}/models", headers=key)
             assert models.json()["data"][0]["id"] == "policy"
+            for path in ("models/policy", "models/gpt", "embeddings", "chat/completions"):
+                status = 200 if path == "models/policy" else 404
+                answer = await client.get(f"{session.endpoint.base_url}/{path}", headers=key)
+                assert answer.status_code == status
+                said = answer.json()
+                assert said["id"] == "policy" if status == 200 else said["error"]["type"] == "not_found_error"
 
     assert len(serve(test, engine(["a", "b"])).turns) == 1
 
@@ -112,6 +120,10 @@ def test_every_door_needs_its_own_key():
         (BODY | {"temperature": -1}, "temperature"),
         (BODY | {"temperature": float("nan")}, "temperature"),
         (BODY | {"stop": [3]}, "stop"),
+        (BODY | {"stop": ["x"] * 17}, "at most 16"),
+        (BODY | {"seed": 2**63}, f"at most {2**63 - 1}"),
+        (BODY | {"top_p": 1.1}, "at least 0 and at most 1"),
+        (BODY | {"max_tokens": 10**400}, "max_tokens"),
         (BODY | {"tools": [{}]}, "tools"),
     ],
 )
@@ -222,7 +234,7 @@ def test_closing_a_session_aborts_what_is_in_flight(stream):
 
     async def test(post, session, gateway):
         waiting = asyncio.create_task(post(BODY | {"stream": stream}))
-        await asyncio.sleep(0.1)
+        await gate.asked.wait()
         await session.close()
         assert error_of(await waiting) == (404, "not_found_error")
 

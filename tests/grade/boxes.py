@@ -1,18 +1,12 @@
-"""Boxes for the tests of grading: one backend for a test's coroutine, and what a box's work tree holds."""
+"""Boxes for the tests of grading: what a box's work tree holds, before and after a patch."""
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 from patchwright.grade.diff import parse
 from patchwright.grade.patch import apply_patch, take_patch
 from patchwright.grade.run import open_box
 from patchwright.sandbox.base import Sandbox, SandboxBackend
-from patchwright.sandbox.namespace import NamespaceBackend
 from patchwright.types import Limits, Task, Tests
-
-T = TypeVar("T")
 
 LISTING = r"""
 import hashlib, json, os, sys
@@ -29,19 +23,6 @@ for folder, folders, files in os.walk(b"."):
         found[path.hex()] = what
 json.dump(found, sys.stdout, sort_keys=True)
 """
-
-
-def in_boxes(work: Callable[[SandboxBackend], Awaitable[T]]) -> T:
-    """Run a coroutine over a backend that is closed afterwards."""
-
-    async def main() -> T:
-        backend = NamespaceBackend()
-        try:
-            return await work(backend)
-        finally:
-            await backend.close()
-
-    return asyncio.run(main())
 
 
 def task_of(files: dict[str, str], **tests: object) -> Task:

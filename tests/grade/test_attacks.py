@@ -5,9 +5,9 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from tests.boxes import in_boxes
 from tests.grade.attack_cases import ATTACKS
 from tests.grade.attack_task import HONEST, OFFICIAL, STRICT
-from tests.grade.boxes import in_boxes
 
 from patchwright.errors import GradeError
 from patchwright.grade.tests import Grader

@@ -1,20 +1,16 @@
 """Verdicts from real test runs in real boxes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TypeVar
 
 import pytest
+from tests.boxes import in_boxes
 
 from patchwright.errors import GradeError
 from patchwright.grade.patch import take_patch
 from patchwright.grade.tests import Grader, open_box
 from patchwright.sandbox.base import SandboxBackend
-from patchwright.sandbox.namespace import NamespaceBackend
 from patchwright.types import GradeState, Limits, Task, Tests, TestStatus
-
-T = TypeVar("T")
 
 GOOD = "def double(x):\n    return x * 2\n"
 BAD = "def double(x):\n    return x + 2\n"
@@ -41,19 +37,8 @@ TASK = Task(
 )
 
 
-def run(work: Callable[[SandboxBackend], Awaitable[T]]) -> T:
-    async def main() -> T:
-        backend = NamespaceBackend()
-        try:
-            return await work(backend)
-        finally:
-            await backend.close()
-
-    return asyncio.run(main())
-
-
 def grade(task: Task, patch: str):
-    return run(lambda backend: Grader(backend)(task, patch))
+    return in_boxes(lambda backend: Grader(backend)(task, patch))
 
 
 def test_the_fix_resolves_and_nothing_else_does():
@@ -61,7 +46,7 @@ def test_the_fix_resolves_and_nothing_else_does():
         grader = Grader(backend)
         return await grader(TASK, FIX), await grader(TASK, ""), grader
 
-    fixed, untouched, _ = run(work)
+    fixed, untouched, _ = in_boxes(work)
     assert fixed.resolved and set(fixed.tests.values()) == {TestStatus.PASSED}
     assert not untouched.resolved
     assert untouched.tests == {
@@ -76,7 +61,7 @@ def test_identical_patches_are_graded_once():
         grades = await asyncio.gather(*(grader(TASK, FIX) for _ in range(5)))
         return grades, grader.hits
 
-    grades, hits = run(work)
+    grades, hits = in_boxes(work)
     assert all(found == grades[0] for found in grades) and hits == 4
 
 
@@ -143,7 +128,7 @@ def test_a_patch_holds_new_deleted_binary_and_renamed_files_and_no_leavings():
         await other.close()
         return patch, done.output
 
-    patch, listing = run(work)
+    patch, listing = in_boxes(work)
     assert "pycache" not in patch
     assert "test_moved.py" in listing and "data.bin" in listing and "mod.py" not in listing.split()
     assert "351" in listing  # the latin-1 byte survived
@@ -157,4 +142,4 @@ def test_an_agent_that_destroys_the_repository_leaves_no_patch():
         await box.close()
         return patch
 
-    assert run(work) == ""
+    assert in_boxes(work) == ""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.grade.boxes import in_boxes
+from tests.boxes import in_boxes
 from tests.grade.test_grader import FIX, TASK, TEST
 
 from patchwright.errors import GradeError, SandboxError

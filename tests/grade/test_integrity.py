@@ -4,9 +4,9 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from tests.boxes import in_boxes
 from tests.grade.attack_cases import ATTACKS
 from tests.grade.attack_task import BAD, FIX, GOOD, OFFICIAL, STRICT, change
-from tests.grade.boxes import in_boxes
 from tests.grade.realdata import cases
 
 from patchwright.grade.diff import parse
@@ -79,7 +79,7 @@ PAST = Task(
     files={"mod.py": BAD, "setup.cfg": "[options]\nsetup_requires = setuptools_scm\n"},
     setup=("rm -rf .git", FUTURE),
     tests=Tests(command="true", fail_to_pass=()),
-    limits=Limits(exec_seconds=30, test_seconds=30, disk_mb=256),
+    limits=Limits(exec_seconds=120, test_seconds=120, disk_mb=256),
 )
 
 

@@ -6,7 +6,8 @@ import subprocess
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.grade.boxes import applied, changed, in_boxes, task_of, tree
+from tests.boxes import in_boxes
+from tests.grade.boxes import applied, changed, task_of, tree
 
 from patchwright.grade.diff import parse
 from patchwright.grade.patch import apply_patch, take_patch

@@ -16,6 +16,7 @@ from patchwright.errors import ConfigError
 from patchwright.recipes.data.export import Request, export_artifacts, export_rows
 from patchwright.recipes.data.hub import export_hub
 from patchwright.recipes.data.selection import Benchmark, Candidate, Chosen, Selection, balance, select
+from patchwright.recipes.data.trajectories import import_trajectories
 from patchwright.recipes.progress import View
 from patchwright.render import CHATML
 from patchwright.store import Run
@@ -281,13 +282,29 @@ def test_mistakes_are_one_sentence(run, tmp_path):
         ({"form": "mesages"}, "did you mean 'messages'"),
         ({"kind": "verifer"}, "did you mean 'verifier'"),
         ({"tools": tmp_path / "none.json"}, "no JSON list of tools"),
-        ({"stage": "nothing"}, "the runs are empty"),
+        ({"stage": "rolout"}, "no attempt of a stage 'rolout'; did you mean 'rollout'"),
     ):
         with pytest.raises(ConfigError, match=why):
             exported(run, tmp_path / "rows.jsonl", **wanted)
     with pytest.raises(ConfigError, match=r"should end in \.jsonl or \.parquet"):
         exported(run, tmp_path / "rows.csv")
     assert not (tmp_path / "rows.jsonl").exists()
+
+
+def test_an_export_without_rows_leaves_the_file_of_an_earlier_one(run, tmp_path):
+    exported(run, tmp_path / "rows.jsonl", stage="roll*")
+    before = rows_of(tmp_path / "rows.jsonl")
+    with pytest.raises(ConfigError, match="no attempt is left"):
+        exported(run, tmp_path / "rows.jsonl", selection=Selection(max_tokens=1))
+    assert rows_of(tmp_path / "rows.jsonl") == before
+    assert [path.name for path in tmp_path.glob("rows*")] == ["rows.jsonl"]
+
+
+def test_rows_without_a_conversation_make_no_run(tmp_path):
+    (tmp_path / "tasks.jsonl").write_text('{"id": "a", "prompt": "p"}\n')
+    with pytest.raises(ConfigError, match=r"no row of .* can be taken: it has no conversation in messages"):
+        import_trajectories(str(tmp_path / "tasks.jsonl"), tmp_path / "run", "", None, QUIET)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_short_issue_is_no_mark_and_a_long_one_is():

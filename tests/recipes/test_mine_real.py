@@ -2,25 +2,32 @@
 
 import asyncio
 import base64
+import json
 from dataclasses import replace
 
 import pytest
-from tests.agent.test_harness_real import make
+from tests.agent.test_harness_real import INSIDE, make
+from tests.agent.tool_endpoint import scripted
 from tests.e2e.conftest import patchwright
 from tests.e2e.test_docs import commands
 
+from patchwright.agent.harness.names import find_plan
+from patchwright.agent.kit import install
 from patchwright.errors import GradeError
 from patchwright.grade.tests import Grader
 from patchwright.recipes.assembly import SandboxConfig
 from patchwright.recipes.check_agent import DIALECTS
 from patchwright.recipes.mine import mine
+from patchwright.recipes.presets import load_settings, names
 from patchwright.recipes.progress import View
 from patchwright.sandbox.namespace import NamespaceBackend
-from patchwright.tasks.files import load_tasks
+from patchwright.tasks.files import dump_tasks, load_tasks
 from patchwright.tasks.mining.mine import Settings
 from patchwright.types import Outcome
 
 pytestmark = pytest.mark.e2e
+PRESETS = {name: load_settings(name, None, []).line for name in names()}
+AGENTS = ("bash", *INSIDE)
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +66,37 @@ def test_gold_is_resolved_and_nothing_and_a_wrong_patch_are_not(mined):
         assert (gold.resolved, empty.resolved, other.resolved) == (True, False, False), task.id
 
 
-@pytest.mark.parametrize("name", ["mini-swe-agent", "qwen-code"])
+@pytest.mark.parametrize("name", INSIDE)
 def test_a_harness_fixes_one(mined, name):
-    task, voice = mined["isodate"][0], DIALECTS[name]
-    gold = base64.b64encode(task.solution.encode()).decode()
-    script = [voice.run("git status"), voice.run(f"echo {gold} | base64 -d | git apply"), voice.submit]
-    done, _ = make(name, script, task=task)
+    task = mined["boltons"][0]
+    done, _ = make(name, fixing(task, name), task=task)
     assert done.outcome is Outcome.RESOLVED, done.failure or done.steps
     assert [turn.parent for turn in done.turns] == [None, 0, 1]
+
+
+def fixing(task, agent):
+    """What a model says that knows the fix."""
+    voice, gold = DIALECTS[agent], base64.b64encode(task.solution.encode()).decode()
+    return [voice.run("git status"), voice.run(f"echo {gold} | base64 -d | git apply"), voice.submit]
+
+
+@pytest.mark.parametrize("preset", [name for name, line in PRESETS.items() if line.agent.use in AGENTS])
+def test_a_preset_evaluates_one(mined, preset, tmp_path, monkeypatch):
+    task, line = mined["boltons"][0], PRESETS[preset]
+    if line.agent.use in INSIDE:
+        install(find_plan(line.agent.use))
+    dump_tasks(tmp_path / "tasks.jsonl", [task])
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    with scripted(fixing(task, line.agent.use)) as (url, bodies):
+        where = ("--tasks", "tasks.jsonl", "--base-url", url, "--model", "m-1", "--run", "run")
+        done = patchwright("eval", *where, "--preset", preset, "-n", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    row = json.loads((tmp_path / "run/results.jsonl").read_text())
+    assert (row["resolved"], row["exit_status"], row["n_steps"]) == (True, "submitted", 3)
+    prediction = json.loads((tmp_path / "run/predictions-0.jsonl").read_text())
+    assert prediction["instance_id"] == task.id and prediction["model_patch"].startswith("diff --git")
+    asked = {(body["temperature"], body["max_tokens"]) for body in bodies}
+    assert asked == {(line.sampling.temperature, line.sampling.max_tokens)}
 
 
 def test_a_broken_environment_is_void(mined):

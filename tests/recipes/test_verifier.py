@@ -190,5 +190,9 @@ def test_the_same_recipe_trains_a_process_reward_model(model: Path, data: Path, 
 
 
 def test_data_of_one_kind_teaches_nothing(model: Path, data: Path, tmp_path: Path):
+    with Run.create_or_open(tmp_path / "good", {}) as run:
+        run.put_many([attempt(task, 0, True) for task in range(3)], stage="rl", step=1, version=0)
     with pytest.raises(ConfigError, match="resolved and unresolved"):
-        train(CONFIG, model, data, tmp_path / "v", stage="none")
+        train(CONFIG, model, tmp_path / "good", tmp_path / "v")
+    with pytest.raises(ConfigError, match="no attempt of a stage 'rl2'; did you mean 'rl'"):
+        train(CONFIG, model, data, tmp_path / "v", stage="rl2")

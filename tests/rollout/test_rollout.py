@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.boxes import in_boxes
 from tests.grade.test_grader import FIX, TASK
 
 from patchwright.agent.bash import BashAgent, BashConfig
@@ -20,7 +21,7 @@ from patchwright.grade.tests import Grader
 from patchwright.render import CHATML, Renderer
 from patchwright.rollout.driver import collect, group_jobs, run_jobs
 from patchwright.rollout.rollout import Job, Line, attempt
-from patchwright.sandbox.base import BoxSpec, Sandbox
+from patchwright.sandbox.base import BoxSpec, Sandbox, SandboxBackend
 from patchwright.sandbox.namespace import NamespaceBackend
 from patchwright.train.config import ModelConfig
 from patchwright.train.tokenizer import save_tokenizer, train_tokenizer
@@ -50,8 +51,7 @@ def scripted(renderer: Renderer, replies: Sequence[str]) -> Engine:
 def make(renderer: Renderer, engine: Engine, backend: object | None = None) -> Trajectory:
     """One attempt at TASK with an engine."""
 
-    async def main() -> Trajectory:
-        boxes = NamespaceBackend()
+    async def main(boxes: SandboxBackend) -> Trajectory:
         agent = BashAgent(AGENT)
         try:
             async with Gateway(engine, renderer) as gateway:
@@ -59,9 +59,8 @@ def make(renderer: Renderer, engine: Engine, backend: object | None = None) -> T
                 return await attempt(line, Job(id="a", task=TASK, group="g"))
         finally:
             await agent.close()
-            await boxes.close()
 
-    return asyncio.run(main())
+    return in_boxes(main)
 
 
 def test_a_script_that_fixes_the_bug_is_resolved_and_recorded_to_the_token(renderer: Renderer):
@@ -92,6 +91,7 @@ def test_an_engine_that_fails_voids_the_attempt(renderer: Renderer):
     done = make(renderer, scripted(renderer, [say("ls")]))  # the script runs out
     assert done.outcome is Outcome.VOID
     assert done.failure is not None and done.failure.stage == "agent" and done.grade is None
+    assert done.exit == "engine_failed"
 
 
 class NoBoxes:
@@ -131,17 +131,16 @@ def test_void_attempts_are_made_again_and_unresolved_ones_are_not(renderer: Rend
 
     inner = scripted(renderer, [say(SUBMIT)] * 3)
 
-    async def main() -> list[Trajectory]:
-        boxes, agent = NamespaceBackend(), BashAgent(AGENT.model_copy(update={"patience": 0.0}))
+    async def main(boxes: SandboxBackend) -> list[Trajectory]:
+        agent = BashAgent(AGENT.model_copy(update={"patience": 0.0}))
         try:
             async with Gateway(Flaky(), renderer) as gateway:
                 line = Line(backend=boxes, agent=agent, model=gateway, grade=Grader(boxes))
                 return await collect(line, [Job(id="a", task=TASK)], retries=9)
         finally:
             await agent.close()
-            await boxes.close()
 
-    (done,) = asyncio.run(main())
+    (done,) = in_boxes(main)
     assert done.outcome is Outcome.UNRESOLVED and done.exit == "submitted"
 
 

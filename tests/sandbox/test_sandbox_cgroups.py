@@ -1,6 +1,7 @@
 """Control groups of namespace boxes, where this machine has them for us."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -100,9 +101,19 @@ def test_groups_go_with_a_killed_client():
 def test_the_next_start_removes_groups_that_nobody_could():
     run(nothing)
     groups = killed_client(also_server=True)
-    time.sleep(1)  # the boxes are dying
+    deadline = time.monotonic() + 60
+    while any(busy(path) for path in groups):
+        assert time.monotonic() < deadline, "a box of a killed client lives"
+        time.sleep(0.05)
     run(nothing)
     assert not any(path.exists() for path in groups)
+
+
+def busy(group):
+    """Whether a process is still in the control group, or in one below it."""
+    with contextlib.suppress(OSError):
+        return any(file.read_text().strip() for file in group.rglob("cgroup.procs"))
+    return False
 
 
 async def nothing(backend):

@@ -3,6 +3,8 @@
 import io
 import os
 import struct
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -142,3 +144,13 @@ def test_the_engine_is_found(monkeypatch, tmp_path):
     podman.touch()
     docker = Path("/var/run/docker.sock")
     assert engine_socket() == str(docker if docker.exists() else podman)
+
+
+def test_what_lies_beside_the_rehearsal_is_not_run(tmp_path):
+    """Anybody may leave a `conftest.py` in the folder for temporary files."""
+    marker = tmp_path / "ran"
+    (tmp_path / "conftest.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
+    code = "from patchwright.sandbox.warm import preload; assert preload(['pytest'])"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    assert not marker.exists()

@@ -240,7 +240,10 @@ def test_summary(run: Run) -> None:
 
 def test_reopening_with_another_config_names_the_keys(tmp_path: Path) -> None:
     before = {"rl": {"steps": 3, "lr": 0.1}, "seed": 1, "jobs": 2}
-    Run.create_or_open(tmp_path / "demo", before).close()
+    Run.create_or_open(tmp_path / "demo", {"seed": "mistyped"}).close()
+    with Run.create_or_open(tmp_path / "demo", before) as run:  # nothing was stored: the mistake binds nobody
+        assert run.config == before
+        run.mark("rl", 1)
     Run.create_or_open(tmp_path / "demo", before).close()
     changed = {"rl": {"steps": 9, "lr": 0.2}, "jobs": 2, "more": {"x": 1}}
     with pytest.raises(ConfigError) as caught:
@@ -250,6 +253,18 @@ def test_reopening_with_another_config_names_the_keys(tmp_path: Path) -> None:
     with Run.create_or_open(tmp_path / "demo", allowed, may_change=["rl.steps", "jobs"]) as run:
         assert run.config == allowed
     assert json.loads((tmp_path / "demo" / "config.json").read_text()) == allowed
+
+
+@pytest.mark.parametrize("left", ["attempt", "tasks/a.jsonl", "metrics.jsonl"])
+def test_whatever_is_stored_binds_to_the_config(tmp_path: Path, left: str) -> None:
+    with Run.create_or_open(tmp_path / "demo", {"seed": 1}) as run:
+        if left == "attempt":
+            run.put(attempt("a"), stage="rl", step=1, version=0)
+        else:
+            (run.path / left).parent.mkdir(exist_ok=True)
+            (run.path / left).write_text("x")
+    with pytest.raises(ConfigError, match="another `seed`"):
+        Run.create_or_open(tmp_path / "demo", {"seed": 2})
 
 
 def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path) -> None:

@@ -1,14 +1,13 @@
 """Tasks that are folders: swebench 5's, Harbor's, Terminal-Bench's; Harbor's verdict in a real box."""
 
-import asyncio
 import dataclasses
 import json
 
 import pytest
+from tests.boxes import in_boxes
 
 from patchwright.errors import ConfigError
 from patchwright.grade.tests import Grader
-from patchwright.sandbox.namespace import NamespaceBackend
 from patchwright.tasks.files import dump_tasks, load_tasks
 from patchwright.tasks.sources import import_tasks
 
@@ -97,14 +96,10 @@ def grade(task, patch):
     )
     task = dataclasses.replace(task, image="host", files={"README": "here\n"}, tests=tests)
 
-    async def main():
-        backend = NamespaceBackend()
-        try:
-            return (await Grader(backend)(task, patch)).resolved
-        finally:
-            await backend.close()
+    async def main(backend):
+        return (await Grader(backend)(task, patch)).resolved
 
-    return asyncio.run(main())
+    return in_boxes(main)
 
 
 def test_the_folders_of_swebench_5_are_rows_of_swe_bench(tmp_path):

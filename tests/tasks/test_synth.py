@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from sdists import make_sdist
+from tests.boxes import in_boxes
 
 from patchwright.errors import ConfigError, EngineError
 from patchwright.grade.tests import Grader
 from patchwright.recipes.library import JOURNAL, library_tasks
 from patchwright.recipes.progress import View
-from patchwright.sandbox.namespace import NamespaceBackend
 from patchwright.tasks.files import dump_tasks, load_tasks
 from patchwright.tasks.library import read_library
 from patchwright.tasks.repository import repository_archive
@@ -131,16 +131,12 @@ def made(source, folder, **config):
 
     config.setdefault("workers", 1 if config.get("count") == 1 else 4)  # else more is tried than is needed
 
-    async def run():
-        backend = NamespaceBackend()
-        try:
-            return await library_tasks(str(source), LibraryConfig(**config), backend, folder, view)
-        finally:
-            await backend.close()
+    async def run(backend):
+        return await library_tasks(str(source), LibraryConfig(**config), backend, folder, view)
 
     with (folder.parent / f"{folder.name}.said").open("w") as said:
         view = View(Console(file=said, width=200))
-        return asyncio.run(run())
+        return in_boxes(run)
 
 
 @pytest.fixture(scope="module")
@@ -153,14 +149,10 @@ def library(tmp_path_factory):
 
 
 def test_bugs_in_a_library_become_valid_tasks(library):
-    async def run():
-        backend = NamespaceBackend()
-        try:
-            return await asyncio.gather(*(validate(task, Grader(backend)) for task in library[0]))
-        finally:
-            await backend.close()
+    async def run(backend):
+        return await asyncio.gather(*(validate(task, Grader(backend)) for task in library[0]))
 
-    assert [(found.ok, found.reason) for found in asyncio.run(run())] == [(True, "")] * 10
+    assert [(found.ok, found.reason) for found in in_boxes(run)] == [(True, "")] * 10
     singles = {t.meta["function"] for t in library[0] if t.meta["strategy"] != "combine"}
     assert singles == {"clamp", "spread", "Bag.put", "Bag.__init__"}
     assert {task.meta["strategy"] for task in library[0]} == {"mutate", "remove", "combine"}

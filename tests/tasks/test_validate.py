@@ -1,10 +1,9 @@
-import asyncio
 import dataclasses
 
 import pytest
+from tests.boxes import in_boxes
 
 from patchwright.grade.tests import Grader
-from patchwright.sandbox.namespace import NamespaceBackend
 from patchwright.tasks.synthesis import SynthesisConfig, synthesize
 from patchwright.tasks.validate import validate
 
@@ -12,14 +11,10 @@ SETS = synthesize(SynthesisConfig(sft=6, rl=2, held_out=6, harder=6, seed=5))
 
 
 def validated(*tasks):
-    async def run():
-        backend = NamespaceBackend()
-        try:
-            return [await validate(task, Grader(backend)) for task in tasks]
-        finally:
-            await backend.close()
+    async def run(backend):
+        return [await validate(task, Grader(backend)) for task in tasks]
 
-    return asyncio.run(run())
+    return in_boxes(run)
 
 
 def test_synthesized_tasks_hold_in_real_boxes():

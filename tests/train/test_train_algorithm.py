@@ -20,7 +20,9 @@ COLUMNS = {
 
 
 def algorithm(*overrides):
-    return load_config(Settings, None, [f"rl.algorithm.{o}" for o in overrides]).rl.algorithm.algorithm()
+    judge = "rl.scores.judge.base_url=http://127.0.0.1:1/v1"  # `step` refuses to run without scores of turns
+    settings = load_config(Settings, None, [judge, *(f"rl.algorithm.{o}" for o in overrides)])
+    return settings.rl.algorithm.algorithm()
 
 
 def test_the_default_is_what_the_quickstart_was_measured_with():

@@ -18,10 +18,10 @@ from pydantic import Field
 
 from patchwright.agent.box_socket import served_box
 from patchwright.agent.inside import inside
-from patchwright.agent.kit import KIT, Plan, find_kit
+from patchwright.agent.kit import KIT, PYTHON, Plan, find_kit, hold
 from patchwright.config import Config
 from patchwright.errors import ConfigError, SandboxError
-from patchwright.sandbox.base import BoxSpec, Sandbox
+from patchwright.sandbox.base import BoxSpec, Resident, Sandbox
 from patchwright.sandbox.process import ProcessBackend
 from patchwright.types import AgentExit, Endpoint, Exec, Limits, Step, Task
 
@@ -54,6 +54,9 @@ class CommandConfig(Config):
     """Files that are kept as artefacts, relative to the program's home (`.agent` is `OUT`)."""
     max_sampled: int | None = Field(default=None, ge=1)
     """Tokens an attempt may sample, all replies together; recorded sessions only."""
+    resident: bool = True
+    """Namespace boxes only: load `openhands` and `mini-swe-agent` once, with the rights of what makes boxes,
+    and fork them in each. False: load them in the box, which takes seconds for every attempt."""
     system: str = ""
     """System prompt in place of the program's own; `mini-swe-agent` and `qwen-code` take one."""
 
@@ -70,6 +73,8 @@ class Program:
     """What bash runs in the working directory, with the variables of `CommandConfig`."""
     plan: Plan | None = None
     """The kit it is in; None when it needs none."""
+    resident: str = ""
+    """The kit's Python file that `command` runs, if it takes long to load: boxes that can, hold it loaded."""
     outside: bool = False
     files: Callable[[Endpoint], Mapping[str, str]] = lambda _: {}
     """Its settings: path below its home -> text."""
@@ -109,7 +114,9 @@ class CommandAgent:
         self.max_calls: int | None = max_turns
         self.max_sampled = config.max_sampled
         self._exec_seconds = exec_seconds
+        self._resident = config.resident
         self._kit = find_kit(program.plan) if program.plan else None
+        self._hold = hold(self._kit) if self._kit else None
         self._here = ProcessBackend() if program.outside else None
 
     def furnish(self, spec: BoxSpec) -> BoxSpec:
@@ -118,7 +125,11 @@ class CommandAgent:
             return spec
         mounts = {**spec.mounts, **({KIT: str(self._kit)} if self._kit else {})}
         limits = {name: max(getattr(spec.limits, name), getattr(_LEAST, name)) for name in _BOUNDS}
-        return replace(spec, mounts=mounts, limits=replace(spec.limits, **limits))
+        wide = replace(spec, mounts=mounts, limits=replace(spec.limits, **limits))
+        if not (self.program.resident and self._resident):
+            return wide
+        files = {"python": f"{KIT}/{PYTHON}", "program": f"{KIT}/{self.program.resident}"}
+        return replace(wide, resident=Resident(command=self.program.command, **files))
 
     async def run(self, task: Task, box: Sandbox, model: Endpoint) -> AgentExit:
         """Run the program until it ends or `attempt_seconds` are over, then kill what is left of it.
@@ -142,7 +153,9 @@ class CommandAgent:
             )
 
     async def close(self) -> None:
-        """End what runs on this machine. Closing twice is allowed."""
+        """End what runs on this machine, and let go of the kit. Closing twice is allowed."""
+        if self._hold is not None:
+            self._hold.release()
         if self._here is not None:
             await self._here.close()
 

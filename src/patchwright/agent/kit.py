@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 import time
@@ -19,16 +20,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from patchwright.errors import ConfigError
-from patchwright.images.locks import alone
+from patchwright.images.locks import Hold, alone, held
 from patchwright.tasks.environment.pythons import Interpreter, find, this_version
 
-__all__ = ["KIT", "Npm", "Plan", "data_folder", "find_kit", "folder_of", "install", "interpreter"]
+__all__ = ["KIT", "PYTHON", "Npm", "Plan", "data_folder", "find_kit", "folder_of", "hold", "install",
+           "interpreter"]  # fmt: skip
 
 KIT = "/opt/agent"
 """Where a box sees the kit of its agent."""
+PYTHON = "bin/python"
+"""In a kit that has one: what starts its interpreter."""
 _FORMAT = 1
 """Counts changes of how kits are laid out."""
 _FACTS = "kit.json"
+_USES = ".uses"
+"""Beside the kits: a note for each program that works with one."""
 _MACHINES = {"x86_64": "x64", "aarch64": "arm64"}
 
 
@@ -92,10 +98,17 @@ def interpreter(plan: Plan) -> Interpreter | None:
 def folder_of(plan: Plan, root: Path | None = None) -> Path:
     """Where the kit of a plan is, or would be. Raises ConfigError where kits cannot be built."""
     python = interpreter(plan)
-    version = python and python.version
-    content = {"format": _FORMAT, "machine": machine(), "python": version, "plan": asdict(plan)}
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    return (root or data_folder()) / f"{plan.name}-{digest[:12]}"
+    digest = _digest({"pin": _pin(plan), "python": python and python.version})
+    return (root or data_folder()) / f"{plan.name}-{digest}"
+
+
+def _pin(plan: Plan) -> str:
+    """What the kits of a plan have in common, whatever Python is in them."""
+    return _digest({"format": _FORMAT, "machine": machine(), "plan": asdict(plan)})
+
+
+def _digest(content: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def find_kit(plan: Plan, root: Path | None = None) -> Path:
@@ -113,7 +126,8 @@ def install(
 ) -> tuple[Path, dict[str, object]]:
     """Build the kit of a plan where it is missing: its folder, and facts about it (`seconds`, `bytes`).
 
-    `say` is told what is being done. Killed at any moment, it leaves nothing that counts as a kit.
+    Kits of other pins of this agent are removed, but for those in use. `say` is told what is being done.
+    Killed at any moment, it leaves nothing that counts as a kit.
     Raises ConfigError when what it needs is not on this machine or in the registries.
     """
     from patchwright.agent.kit_build import build
@@ -127,11 +141,44 @@ def install(
             shutil.rmtree(folder, ignore_errors=True)
             started = time.monotonic()
             build(plan, python, beside, say)
-            facts = {"seconds": round(time.monotonic() - started, 1), "bytes": _size(beside)}
+            seconds = round(time.monotonic() - started, 1)
+            facts = {"seconds": seconds, "bytes": _size(beside), "pin": _pin(plan)}
             (beside / _FACTS).write_text(json.dumps(facts), encoding="utf-8")
             beside.chmod(0o755)
             beside.rename(folder)
+        _prune(plan, folder.parent, say)
     return folder, json.loads((folder / _FACTS).read_text(encoding="utf-8"))
+
+
+def hold(folder: Path) -> Hold | None:
+    """Keep a kit from being removed until `release`, or until this program ends; None where kits are
+    somebody else's to change."""
+    uses = folder.parent / _USES
+    try:
+        uses.mkdir(exist_ok=True)
+        return Hold(uses, [folder.name])
+    except OSError:
+        return None
+
+
+def _prune(plan: Plan, root: Path, say: Callable[[str], None]) -> None:
+    """Remove the plan's kits of other pins that nobody uses. Call it with the plan's lock."""
+    uses = root / _USES
+    kept = held(uses) if uses.is_dir() else set()
+    for folder in root.glob(f"{plan.name}-*"):
+        ours = re.fullmatch(r"[0-9a-f]{12}(\.tmp)?", folder.name.removeprefix(f"{plan.name}-"))
+        if ours and folder.name not in kept and _pin_of(folder) != _pin(plan):
+            say(f"removing {folder.name}, which is of another pin")
+            (folder / _FACTS).unlink(missing_ok=True)  # from here on it is no kit
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _pin_of(folder: Path) -> str:
+    """The pin of a kit; empty where there is none, or it is of a time before pins."""
+    try:
+        return str(json.loads((folder / _FACTS).read_text(encoding="utf-8"))["pin"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def machine() -> str:

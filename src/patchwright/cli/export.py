@@ -18,7 +18,7 @@ Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of r
 Out = Annotated[Path, typer.Option("-o", "--output", help="File to write: .jsonl or .parquet.")]
 Folder = Annotated[Path, typer.Option("-o", "--output", help="Folder to write.")]
 Form = Annotated[str, typer.Option("--format", help="Form of the rows; the first of the list by default.")]
-Stage = Annotated[str, typer.Option("--stage", help="Attempts of this stage of the runs only.")]
+Stage = Annotated[str, typer.Option("--stage", help="Pattern of the stages to take: `rl`, `eval-*`; or all.")]
 PerTask = Annotated[
     int, typer.Option("--per-task", min=0, help="Most attempts at one task, fewest turns first; 0: all.")
 ]

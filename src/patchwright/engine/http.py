@@ -23,6 +23,9 @@ __all__ = ["HttpEngine"]
 Json = dict[str, Any]
 _BUSY = (429, 503)
 _FINISH = {"stop": Finish.STOP, "length": Finish.LENGTH}
+_NEUTRAL = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+_LEAST = 1e-6
+"""The least top-p: neither server takes 0."""
 _PROBE = 8
 """Tokens of the probe: a model may be sure of one by itself."""
 _SURE = 1e-3
@@ -92,7 +95,8 @@ class HttpEngine(abc.ABC):
             return Completion(token_ids=(), logprobs=(), finish=Finish.LENGTH, version=version)
         answer = await self._ask("POST", *self._request(list(prompt_ids), sampling, room))
         try:
-            ids, logprobs, finish, cached = self._take(answer)
+            ids, told, finish, cached = self._take(answer)
+            logprobs = tuple(float(value) for value in told)  # not a number comes as null
         except (LookupError, TypeError, ValueError):
             raise EngineError(
                 f"{self.name} answered without token ids or log-probs; is it too old?"
@@ -103,7 +107,7 @@ class HttpEngine(abc.ABC):
             on_tokens(ids)
         return Completion(
             token_ids=tuple(ids),
-            logprobs=tuple(float(value) for value in logprobs),
+            logprobs=logprobs,
             finish=_FINISH.get(finish, Finish.ABORT),
             version=version,
             cached=cached,
@@ -123,6 +127,19 @@ class HttpEngine(abc.ABC):
     @abc.abstractmethod
     def _request(self, prompt: list[int], sampling: Sampling, room: int) -> tuple[str, Json]:
         """Path and body of a call that samples at most `room` tokens."""
+
+    def _common(self, sampling: Sampling) -> Json:
+        """Options that both name alike. Penalties are named, for a model's own `generation_config.json` sets
+        them where nobody does, and then what is sampled is not what the model says."""
+        return {
+            "temperature": sampling.temperature,
+            "top_p": max(sampling.top_p, _LEAST),
+            "top_k": sampling.top_k or -1,
+            **_NEUTRAL,
+            "stop": list(sampling.stop),
+            "stop_token_ids": list(sampling.stop_ids),
+            "skip_special_tokens": False,
+        }
 
     @abc.abstractmethod
     def _take(self, answer: Json) -> tuple[list[int], list[float], str, int]:
@@ -150,12 +167,14 @@ class HttpEngine(abc.ABC):
     async def _probe(self) -> bool:
         """Tokens that are drawn from one alone (a vanishing top-p) have log-prob 0 where log-probs are told
         after top-p, and the model's own where before it."""
-        sampling = Sampling(top_p=1e-6, seed=0)
+        sampling = Sampling(top_p=_LEAST, seed=0)
         _, logprobs, _, _ = self._take(await self._ask("POST", *self._request([0], sampling, _PROBE)))
         return all(abs(value) < _SURE for value in logprobs)
 
     async def _ask(self, method: str, path: str, body: Json | None = None) -> Json:
         """One call. Raises EngineBusy or EngineError."""
+        if self._client.closed:
+            raise EngineError(f"the engine is closed: {self.name} is asked no more")
         try:
             async with self._client.request(method, self._base + path, json=body) as response:
                 text = await response.text(errors="replace")

@@ -2,10 +2,12 @@
 
 Its log-probs are those after the temperature and before top-p and top-k (its pull request 5961): RL refuses
 these with it (`HttpEngine.processed`). `SGLANG_RETURN_ORIGINAL_LOGPROB` must not be set: they would be those
-before the temperature.
+before the temperature. Requests, answers and errors are those of 0.5.23, read in its source.
 """
 
 from __future__ import annotations
+
+import contextlib
 
 from patchwright.engine.http import HttpEngine, Json
 from patchwright.errors import EngineError
@@ -25,12 +27,7 @@ class SglangEngine(HttpEngine):
     def _request(self, prompt: list[int], sampling: Sampling, room: int) -> tuple[str, Json]:
         params: Json = {
             "max_new_tokens": room,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k or -1,
-            "stop": list(sampling.stop),
-            "stop_token_ids": list(sampling.stop_ids),
-            "skip_special_tokens": False,
+            **self._common(sampling),
             "no_stop_trim": True,
         }
         if sampling.seed is not None:
@@ -42,6 +39,15 @@ class SglangEngine(HttpEngine):
         tokens = meta["output_token_logprobs"]
         ids, logprobs = [token[1] for token in tokens], [token[0] for token in tokens]
         return ids, logprobs, meta["finish_reason"]["type"], meta.get("cached_tokens") or 0
+
+    async def _look(self) -> None:
+        """See `HttpEngine`. Its longest prompt is some tokens under its context, or what its cache can hold;
+        it refuses a longer one as a mistake, where the context is full."""
+        await super()._look()
+        longest = self._max_context
+        with contextlib.suppress(EngineError):  # before 0.5 it had another name
+            longest = (await self._ask("GET", "/server_info")).get("max_req_input_len") or longest
+        self._max_context = min(self._max_context, int(longest))
 
     async def _load(self, folder: str, version: int) -> None:
         order = {"model_path": folder, "weight_version": str(version), "flush_cache": True}

@@ -1,12 +1,13 @@
 """vLLM as an engine: `vllm serve MODEL --logprobs-mode processed_logprobs` (0.11 or newer).
 
-Replacing weights needs its developer calls: `VLLM_SERVER_DEV_MODE=1` in its environment.
+Replacing weights needs its developer calls: `VLLM_SERVER_DEV_MODE=1` in its environment, and a version whose
+`reload_weights` takes a path. Requests, answers and errors are those of 0.33, read in its source.
 """
 
 from __future__ import annotations
 
 from patchwright.engine.http import HttpEngine, Json
-from patchwright.errors import ConfigError
+from patchwright.errors import ConfigError, EngineError
 from patchwright.types import Sampling
 
 __all__ = ["VllmEngine"]
@@ -25,14 +26,9 @@ class VllmEngine(HttpEngine):
             "model": self._model,
             "prompt": prompt,
             "max_tokens": room,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k or -1,
-            "stop": list(sampling.stop),
-            "stop_token_ids": list(sampling.stop_ids),
+            **self._common(sampling),
             "logprobs": 0,
             "return_token_ids": True,
-            "skip_special_tokens": False,
         }
         if sampling.seed is not None:
             body["seed"] = sampling.seed
@@ -55,4 +51,7 @@ class VllmEngine(HttpEngine):
     async def _load(self, folder: str, version: int) -> None:
         order = {"method": "reload_weights", "kwargs": {"weights_path": folder}}
         await self._ask("POST", "/collective_rpc", order)
-        await self._ask("POST", "/reset_prefix_cache")
+        # Without this word it keeps what it computed with the old weights for as long as a request runs.
+        done = await self._ask("POST", "/reset_prefix_cache?reset_running_requests=true")
+        if done.get("success") is False:
+            raise EngineError("vLLM took the weights, but keeps keys and values of the old ones")

@@ -94,7 +94,12 @@ class RemoteBackend:
         self._boxes: set[RemoteBox] = set()
 
     async def open(self, spec: BoxSpec) -> RemoteBox:
-        """A fresh box on some node. Raises SandboxError."""
+        """A fresh box on some node. Raises SandboxError, and ConfigError for folders of this machine."""
+        if spec.mounts:
+            raise ConfigError(
+                "boxes of a pool cannot show folders of this machine, which an agent inside of its box "
+                "needs; use `--sandbox namespace` or `--sandbox docker`, or an agent outside"
+            )
         lease = await self._client.allocate(
             self._image if spec.image == "host" else spec.image,
             cwd=spec.workdir,

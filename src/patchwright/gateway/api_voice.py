@@ -79,6 +79,9 @@ class ApiVoice:
             "temperature": sampling.temperature if "temperature" in given else request.temperature,
             "top_p": sampling.top_p if "top_p" in given else request.top_p,
         }
+        if request.logprobs:
+            options["logprobs"] = True
+        options |= request.wishes.chat(tools=bool(request.tools))
         messages = [_plain(self._ids.native(message)) for message in request.messages]
         return {"messages": messages} | {key: value for key, value in options.items() if value is not None}
 
@@ -93,6 +96,7 @@ class ApiVoice:
             content=_text(message.get("content")),
             reasoning=_text(message.get("reasoning_content") or message.get("reasoning")),
             tool_calls=tuple(_calls(message.get("tool_calls"))),
+            logprobs=_logprobs(choice.get("logprobs")) if call.request.logprobs else (),
             finish=Finish.LENGTH if choice.get("finish_reason") == "length" else Finish.STOP,
             prompt_tokens=usage.prompt,
             completion_tokens=usage.completion,
@@ -161,6 +165,15 @@ def _calls(calls: Any) -> list[ToolCall]:
             text = arguments if isinstance(arguments, str) else json.dumps(arguments)
             found.append(ToolCall(name=function["name"], arguments=text, id=str(call.get("id") or "")))
     return found
+
+
+def _logprobs(logprobs: Any) -> tuple[tuple[str, float], ...]:
+    """Of what was said, as far as it is told: none where one is missing."""
+    tokens = logprobs.get("content") if isinstance(logprobs, dict) else None
+    try:
+        return tuple((str(token["token"]), float(token["logprob"])) for token in tokens or ())
+    except (LookupError, TypeError, ValueError):
+        return ()
 
 
 def _usage(usage: Any) -> Usage:

@@ -18,6 +18,7 @@ from patchwright.gateway.wire import (
     read_json,
     stop_strings,
 )
+from patchwright.gateway.wishes import Wishes
 from patchwright.types import Finish
 
 __all__ = ["ChatFormat", "error_json", "finish_reason", "usage"]
@@ -44,6 +45,7 @@ class ChatFormat:
             seed=number(data, "seed", int),
             stop=stop_strings(data, "stop"),
             logprobs=bool(data.get("logprobs")),
+            wishes=Wishes.of_chat(data),
         )
 
     def whole(self, request: ChatRequest, replies: Sequence[Reply]) -> Json:

@@ -34,10 +34,13 @@ class EngineVoice:
         renderer: Renderer,
         *,
         model: str,
+        pinned: bool = True,
         history: Policy = "splice",
         on_turn: Callable[[Turn], None] | None = None,
     ) -> None:
+        """Where it is not `pinned`, a request that chooses how much is thought is refused."""
         self._engine = engine
+        self._pinned = pinned
         self._renderer = renderer
         self._model = model
         self._record = Record(renderer, history=history, on_turn=on_turn)
@@ -58,6 +61,9 @@ class EngineVoice:
 
     async def answer(self, call: Call, sampling: Sampling) -> tuple[Reply, ...]:
         """See `Voice.answer`."""
+        refused = call.request.wishes.refused(pinned=self._pinned)
+        if refused:
+            raise BadRequest(refused)
         ahead = self._ahead(call.request)
         if len(ahead.prompt) >= self._engine.max_context:
             raise self._context_full(len(ahead.prompt))
@@ -111,10 +117,7 @@ class EngineVoice:
     def _said(self, call: Call, ahead: Ahead, index: int, completion: Completion) -> Reply:
         """Take a completion apart for the agent and record it."""
         ids, request = completion.token_ids, call.request
-        raw = request.prompt is not None
-        parsed = (
-            Parsed(content=self._renderer.decode(ids)) if raw else self._renderer.parse(ids, request.tools)
-        )
+        parsed = self._parsed(ids, request)
         content = cut(parsed.content, call.stop)
         reply = Reply(
             id=call.id,
@@ -135,6 +138,15 @@ class EngineVoice:
         )
         self._record.add(ahead, completion, message_json(reply), parsed.tool_calls, call.started)
         return reply
+
+    def _parsed(self, ids: Sequence[int], request: ChatRequest) -> Parsed:
+        if request.prompt is not None:
+            return Parsed(content=self._renderer.decode(ids))
+        parsed = self._renderer.parse(ids, request.tools)
+        if request.wishes.tool_choice == "none" and parsed.tool_calls:
+            # The tools stay in the prompt, which the next turn extends; a call is the text it is.
+            return Parsed(content=self._renderer.decode(ids))
+        return parsed
 
     def _logprobs(self, completion: Completion) -> tuple[tuple[str, float], ...]:
         texts = (self._renderer.decode([token]) for token in completion.token_ids)

@@ -20,6 +20,7 @@ from patchwright.gateway.wire import (
     read_json,
     stop_strings,
 )
+from patchwright.gateway.wishes import Wishes
 from patchwright.types import Finish
 
 __all__ = ["MessagesFormat"]
@@ -45,6 +46,7 @@ class MessagesFormat:
             temperature=number(data, "temperature", float, 0),
             top_p=number(data, "top_p", float, 0),
             stop=stop_strings(data, "stop_sequences"),
+            wishes=Wishes.of_messages(data),
         )
 
     def whole(self, request: ChatRequest, replies: Sequence[Reply]) -> Json:

@@ -7,13 +7,25 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import re
 from typing import Any
 
-from patchwright.gateway.wire import BadRequest, Json, Reply, calls_json, check_message, joined_text, plain_id
+from patchwright.gateway.wire import (
+    BadRequest,
+    ChatRequest,
+    Json,
+    Reply,
+    calls_json,
+    check_message,
+    joined_text,
+    plain_id,
+)
 
-__all__ = ["from_items", "to_items"]
+__all__ = ["custom_parameters", "from_items", "to_items"]
 
+_INPUT = "input"
+"""The one parameter of a tool that takes plain text."""
 _ANSWER = re.compile(r"call_.*-\d+(_\d+)?_(?=\d+\Z)", re.DOTALL)
 """What the ids have in common that `calls_json` gives to the calls of one reply."""
 
@@ -32,8 +44,17 @@ def from_items(items: Any) -> list[Json]:
     return messages
 
 
-def to_items(reply: Reply, *, sealed: bool) -> list[Json]:
-    """A reply's output items. `sealed` adds the thinking in the form that clients send back."""
+def custom_parameters(form: Any) -> Json:
+    """A tool that takes plain text, as a function of one text; its grammar is told, not enforced."""
+    about = "The input, as it stands."
+    if isinstance(form, dict) and isinstance(form.get("definition"), str):
+        about = f"The input, by this {form.get('syntax', '')} grammar:\n{form['definition']}"
+    text = {"type": "string", "description": about}
+    return {"type": "object", "properties": {_INPUT: text}, "required": [_INPUT]}
+
+
+def to_items(reply: Reply, request: ChatRequest) -> list[Json]:
+    """A reply's output items, in the forms that the request wants."""
     items: list[Json] = []
     if reply.reasoning:
         item: Json = {
@@ -43,7 +64,7 @@ def to_items(reply: Reply, *, sealed: bool) -> list[Json]:
             "status": "completed",
         }
         item["content"] = [{"type": "reasoning_text", "text": reply.reasoning}]
-        items.append(item | ({"encrypted_content": _seal(reply.reasoning)} if sealed else {}))
+        items.append(item | ({"encrypted_content": _seal(reply.reasoning)} if request.sealed else {}))
     if reply.content or not reply.tool_calls:
         part = {"type": "output_text", "text": reply.content, "annotations": [], "logprobs": []}
         id = f"msg_{plain_id(reply)}"
@@ -51,10 +72,26 @@ def to_items(reply: Reply, *, sealed: bool) -> list[Json]:
             {"type": "message", "id": id, "role": "assistant", "status": "completed", "content": [part]}
         )
     for index, call in enumerate(calls_json(reply)):
-        id = f"fc_{plain_id(reply)}_{index}"
-        named = {"call_id": call["id"], **call["function"]}
-        items.append({"type": "function_call", "id": id, "status": "completed", **named})
+        item = {"id": f"fc_{plain_id(reply)}_{index}", "status": "completed", "call_id": call["id"]}
+        items.append(item | _called(call["function"], request.custom))
     return items
+
+
+def _called(function: Json, custom: frozenset[str]) -> Json:
+    if function["name"] not in custom:
+        return {"type": "function_call", **function}
+    text = _plain(function["arguments"])
+    return {"type": "custom_tool_call", "name": function["name"], "input": text}
+
+
+def _plain(arguments: str) -> str:
+    """The text that a call of a tool for plain text has; what is of no such form is all of it."""
+    try:
+        made = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    only = made.get(_INPUT) if isinstance(made, dict) else None
+    return only if isinstance(only, str) else arguments
 
 
 def _add(messages: list[Json], item: Any, where: str) -> None:
@@ -68,12 +105,17 @@ def _add(messages: list[Json], item: Any, where: str) -> None:
     elif kind == "function_call":
         call = _call(item, where)
         _asking(messages, call["id"]).setdefault("tool_calls", []).append(call)
-    elif kind == "function_call_output":
+    elif kind == "custom_tool_call":
+        arguments = json.dumps({_INPUT: item.get("input")}, ensure_ascii=False)
+        call = _call({**item, "arguments": arguments}, where)
+        _asking(messages, call["id"]).setdefault("tool_calls", []).append(call)
+    elif kind in ("function_call_output", "custom_tool_call_output"):
         content = joined_text(item.get("output"), f"{where}.output")
         messages.append({"role": "tool", "tool_call_id": str(item.get("call_id", "")), "content": content})
     else:
         raise BadRequest(
-            f"`{where}.type` must be message, reasoning, function_call or function_call_output, not {kind!r}"
+            f"`{where}.type` must be message, reasoning, function_call, custom_tool_call or what one gave, "
+            f"not {kind!r}"
         )
 
 

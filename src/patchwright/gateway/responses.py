@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from patchwright.gateway.chat import error_json
-from patchwright.gateway.response_items import from_items, to_items
+from patchwright.gateway.response_items import custom_parameters, from_items, to_items
 from patchwright.gateway.wire import (
     BadRequest,
     ChatRequest,
@@ -22,6 +22,7 @@ from patchwright.gateway.wire import (
     plain_id,
     read_json,
 )
+from patchwright.gateway.wishes import Wishes
 from patchwright.types import Finish
 
 __all__ = ["ResponsesFormat"]
@@ -43,9 +44,12 @@ class ResponsesFormat:
         if not thread:
             raise BadRequest("`input` must be a text or a list of at least one item")
         include = data.get("include")
+        tools, custom = _tools(data.get("tools"))
         return ChatRequest(
             messages=_one_system([*before, *thread]),
-            tools=_tools(data.get("tools")),
+            tools=tools,
+            custom=custom,
+            wishes=Wishes.of_responses(data),
             stream=bool(data.get("stream")),
             max_tokens=number(data, "max_output_tokens", int, 1),
             temperature=number(data, "temperature", float, 0),
@@ -57,11 +61,11 @@ class ResponsesFormat:
     def whole(self, request: ChatRequest, replies: Sequence[Reply]) -> Json:
         """The `response` object."""
         (reply,) = replies
-        return _response(reply, _status(reply), to_items(reply, sealed=request.sealed))
+        return _response(reply, _status(reply), to_items(reply, request))
 
     def writer(self, request: ChatRequest, head: Reply) -> _Writer:
         """Events of output items."""
-        return _Writer(head, request.sealed)
+        return _Writer(head, request)
 
     def error(self, message: str, kind: str) -> Json:
         """See `Format.error`."""
@@ -89,8 +93,9 @@ def _one_system(messages: Sequence[Json]) -> list[Json]:
     return [{"role": "system", "content": "\n\n".join(texts)}, *messages[count:]]
 
 
-def _tools(tools: Any) -> list[Json] | None:
-    """Function tools. Those that OpenAI's own servers run are unknown here, and not offered."""
+def _tools(tools: Any) -> tuple[list[Json] | None, frozenset[str]]:
+    """Function tools, and the names of those that take plain text, which the model sees as functions of one.
+    Tools that OpenAI's own servers run are unknown here, and not offered."""
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
         raise BadRequest("`tools` must be a list of tools")
     made = [
@@ -99,13 +104,20 @@ def _tools(tools: Any) -> list[Json] | None:
             "function": {
                 "name": str(tool.get("name", "")),
                 "description": str(tool.get("description") or ""),
-                "parameters": tool.get("parameters") or {"type": "object", "properties": {}},
+                "parameters": _parameters(tool),
             },
         }
         for tool in tools or []
-        if tool.get("type") == "function"
+        if tool.get("type") in ("function", "custom")
     ]
-    return made or None
+    custom = frozenset(str(tool.get("name", "")) for tool in tools or [] if tool.get("type") == "custom")
+    return made or None, custom
+
+
+def _parameters(tool: Json) -> Json:
+    if tool["type"] == "custom":
+        return custom_parameters(tool.get("format"))
+    return tool.get("parameters") or {"type": "object", "properties": {}}
 
 
 # --- answers ------------------------------------------------------------------------------------
@@ -114,9 +126,9 @@ def _tools(tools: Any) -> list[Json] | None:
 class _Writer:
     """See `Writer`. One item after the other: thinking, text, calls."""
 
-    def __init__(self, head: Reply, sealed: bool) -> None:
+    def __init__(self, head: Reply, request: ChatRequest) -> None:
         self._head = head
-        self._sealed = sealed
+        self._request = request
         self._number = 0
         self._open: list[Json] = []
         """Items begun, the last one perhaps not ended."""
@@ -147,7 +159,7 @@ class _Writer:
 
     def end(self, replies: Sequence[Reply]) -> bytes:
         (reply,) = replies
-        items = to_items(reply, sealed=self._sealed)
+        items = to_items(reply, self._request)
         parts = []
         for index, item in enumerate(items):
             if index >= len(self._open):
@@ -171,18 +183,17 @@ class _Writer:
         self._open.append(item)
         added = {"output_index": len(self._open) - 1, "item": item}
         begun = self._event("response.output_item.added", added)
-        if item["type"] == "function_call":
+        if item["type"] in _TEXT_OF:
             return begun
         part = {"type": "reasoning_text", "text": ""} if item["type"] == "reasoning" else _EMPTY_TEXT
         return begun + self._event("response.content_part.added", {**self._place(), "part": part})
 
     def _ended(self, index: int, item: Json) -> bytes:
         id = {"item_id": item["id"], "output_index": index}
-        if item["type"] == "function_call":
-            arguments = item["arguments"]
-            parts = self._event("response.function_call_arguments.delta", {**id, "delta": arguments})
-            done = {**id, "arguments": arguments, "name": item["name"]}
-            parts += self._event("response.function_call_arguments.done", done)
+        if item["type"] in _TEXT_OF:
+            kind, key = _TEXT_OF[item["type"]]
+            parts = self._event(f"response.{kind}.delta", {**id, "delta": item[key]})
+            parts += self._event(f"response.{kind}.done", {**id, key: item[key], "name": item["name"]})
         else:
             id["content_index"] = 0
             part = item["content"][0]
@@ -209,8 +220,14 @@ _BARE: dict[str, Json] = {
     "message": {"content": []},
     "reasoning": {"content": []},
     "function_call": {"arguments": ""},
+    "custom_tool_call": {"input": ""},
 }
 """What an item has not yet when it begins."""
+_TEXT_OF = {
+    "function_call": ("function_call_arguments", "arguments"),
+    "custom_tool_call": ("custom_tool_call_input", "input"),
+}
+"""A call's events, and where it has its text."""
 
 
 def _status(reply: Reply) -> str:

@@ -209,7 +209,14 @@ class Gateway:
             return ApiVoice(engine, pinned=pinned, on_turn=on_turn)
         if self._renderer is None:
             raise ConfigError("an engine's gateway needs the tokenizer and the chat template of its model")
-        return EngineVoice(engine, self._renderer, model=self.model, history=self._history, on_turn=on_turn)
+        return EngineVoice(
+            engine,
+            self._renderer,
+            model=self.model,
+            pinned=pinned,
+            history=self._history,
+            on_turn=on_turn,
+        )
 
     # --- requests -----------------------------------------------------------------------------
 
@@ -220,7 +227,8 @@ class Gateway:
                 routes.append(Route(base + path, self._answering(format), methods=["POST"]))
             routes.append(Route(f"{base}/messages/count_tokens", self._count, methods=["POST"]))
             routes.append(Route(f"{base}/models", self._models))
-        return Starlette(routes=routes)
+            routes.append(Route(f"{base}/models/{{name:path}}", self._models))
+        return Starlette(routes=routes, exception_handlers={404: _nowhere, 405: _nowhere})
 
     def _answering(self, format: Format) -> Callable[[Request], Awaitable[Response]]:
         """The answers of one format."""
@@ -263,7 +271,11 @@ class Gateway:
             return _refusal(error, _CHAT)
         limit = self._engine.max_context
         model = {"id": self.model, "object": "model", "created": 0, "owned_by": "patchwright"}
-        return _json({"object": "list", "data": [model | ({"max_model_len": limit} if limit else {})]})
+        model |= {"max_model_len": limit} if limit else {}
+        name = request.path_params.get("name")
+        if name not in (None, self.model):
+            return _json(_CHAT.error(f"the model here is {self.model}", "not_found_error"), 404)
+        return _json(model if name else {"object": "list", "data": [model]})
 
 
 def _told(sampling: Sampling, engine: Engine | ApiModel) -> Sampling:
@@ -339,6 +351,13 @@ def _retried(request: Request) -> bool:
 
 async def _health(request: Request) -> Response:
     return _json({"status": "ok"})
+
+
+async def _nowhere(request: Request, error: Exception) -> Response:
+    """The answer to a path or a method that is not served."""
+    return _json(
+        _CHAT.error(f"{request.method} {request.url.path} is not served here", "not_found_error"), 404
+    )
 
 
 def _refusal(error: Exception, format: Format) -> Response:

@@ -9,11 +9,12 @@ sentence that the client gets to see.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from patchwright.gateway.bad_request import BadRequest
+from patchwright.gateway.wishes import Wishes
 from patchwright.render import ToolCall
 from patchwright.types import Finish, Sampling
 
@@ -44,10 +45,6 @@ Recall = Callable[[str], "list[Json] | None"]
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-class BadRequest(Exception):
-    """The request cannot be served as it stands (HTTP 400)."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatRequest:
     """A request, checked, as OpenAI chat messages.
@@ -72,10 +69,13 @@ class ChatRequest:
     stop: tuple[str, ...] = ()
     logprobs: bool = False
     """The answer is to have the log-probs of its tokens."""
+    wishes: Wishes = field(default_factory=Wishes)
     thread: list[Json] | None = None
     """Responses only: what a later request may continue by this answer's id; None: not to be remembered."""
     sealed: bool = False
     """Responses only: thinking is to be handed out in a form that the client sends back."""
+    custom: frozenset[str] = frozenset()
+    """Responses only: names of the tools that take plain text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,6 +152,11 @@ class Format(Protocol):
 
 # --- reading ------------------------------------------------------------------------------------
 
+_INTEGERS = 2**63 - 1
+"""What engines can count to; seeds beyond it they refuse."""
+_MOST: dict[str, float] = {"top_p": 1, "temperature": 100}
+_MOST_STOPS = 16
+
 
 def read_json(body: bytes) -> Json:
     """The object that a body is. Raises BadRequest."""
@@ -166,22 +171,26 @@ def read_json(body: bytes) -> Json:
 
 def number(data: Json, key: str, kind: type[Any], least: float | None = None) -> Any:
     """A number of the request, or None where there is none. Raises BadRequest."""
-    value = data.get(key)
+    value, most = data.get(key), _MOST.get(key, _INTEGERS)
     if value is None:
         return None
     right = isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
-    if not right or not math.isfinite(value) or (least is not None and value < least):
-        bound = "" if least is None else f" of at least {least}"
-        raise BadRequest(f"`{key}` must be {'a number' if kind is float else 'an integer'}{bound}")
-    return value
+    if right and -_INTEGERS <= value <= most and (least is None or value >= least):  # NaN is not
+        return value
+    bounds = [] if least is None else [f"at least {least}"]
+    bounds += [f"at most {most}"] if most < _INTEGERS or (right and value > most) else []
+    of = f" of {' and '.join(bounds)}" if bounds else ""
+    raise BadRequest(f"`{key}` must be {'a number' if kind is float else 'an integer'}{of}")
 
 
 def stop_strings(data: Json, key: str) -> tuple[str, ...]:
     """The strings that end a reply. Raises BadRequest."""
     stop = data.get(key)
-    stops = [stop] if isinstance(stop, str) else stop or []
+    stops = [stop] if isinstance(stop, str) and stop else stop or []
     if not isinstance(stops, list) or not all(isinstance(item, str) and item for item in stops):
         raise BadRequest(f"`{key}` must be a string or a list of strings")
+    if len(stops) > _MOST_STOPS:
+        raise BadRequest(f"`{key}` must have at most {_MOST_STOPS} strings")
     return tuple(stops)
 
 

@@ -26,6 +26,8 @@ from patchwright.types import Endpoint, Step, Trajectory, Turn
 
 __all__ = ["Judge", "Watch"]
 
+_CHECK = StepView(turn=0, action="ls", result="README")
+
 
 class Judge:
     """Asks for votes, `config.concurrency` at once whoever asks. For one event loop; `aclose` it there."""
@@ -44,6 +46,18 @@ class Judge:
         self._chat = Chat(request_timeout=config.request_timeout, patience=config.patience)
         self._slots = asyncio.Semaphore(config.concurrency)
 
+    async def check(self) -> None:
+        """Ask a question of no consequence. Raises ConfigError when nobody answers, or the endpoint refuses:
+        a run would go on without a judge, and nobody might notice."""
+        try:
+            question = judge_messages("List the files.", (), _CHECK, self.config)
+            answered = await self._chat.ask(self._endpoint, self._body(question, 0)) is not None
+            trouble = "" if answered else "its session is over"
+        except (AgentError, EngineError) as error:
+            trouble = str(error)
+        if trouble:
+            raise ConfigError(f"the judge at {self._endpoint.base_url} cannot be used: {trouble}")
+
     async def score(self, issue: str, before: Sequence[StepView], step: StepView) -> float | None:
         """Mean of the valid votes on a step, in [-1, 1]; None when there is none."""
         votes = [self._vote(issue, before, step, number) for number in range(self.config.votes)]
@@ -51,12 +65,7 @@ class Judge:
         return sum(valid) / len(valid) if valid else None
 
     async def _vote(self, issue: str, before: Sequence[StepView], step: StepView, number: int) -> int | None:
-        body = {
-            "messages": judge_messages(issue, before, step, self.config),
-            "temperature": self.config.temperature,
-            "max_tokens": self.config.max_tokens,
-            "seed": self.config.seed * 1000 + number,
-        }
+        body = self._body(judge_messages(issue, before, step, self.config), number)
         async with self._slots:
             try:
                 async with asyncio.timeout(self.config.request_timeout + self.config.patience):
@@ -66,6 +75,14 @@ class Judge:
         vote = read_vote(reply.content) if reply else None
         self.votes["failed" if reply is None else "invalid" if vote is None else "valid"] += 1
         return vote
+
+    def _body(self, messages: Sequence[Message], number: int) -> Message:
+        return {
+            "messages": messages,
+            "temperature": self.config.temperature,
+            "max_tokens": self.config.max_tokens,
+            "seed": self.config.seed * 1000 + number,
+        }
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from patchwright.recipes.judge import Judge, Watch
 from patchwright.recipes.judge_config import JudgeConfig
 from patchwright.recipes.progress import View
+from patchwright.recipes.stages import stages_like
 from patchwright.recipes.verifier_model import with_turn_scores
 from patchwright.store import Entry, Run
 from patchwright.types import Trajectory
@@ -39,14 +39,16 @@ async def run_judge(config: JudgeConfig, folder: Path, stage: str, view: View) -
     """Judge the attempts with a verdict, recorded turns and no scores yet, and store them with their scores.
 
     Attempts none of whose steps got a score are left as they are: the next call tries them again. Raises
-    ConfigError when no endpoint is named, or the folder is no run.
+    ConfigError when no endpoint is named, it does not answer, or the folder is no run.
     """
     judge, found = Judge(config), Judged()
     with Run.open(folder) as run:
         stored = run.config
     async with aclosing(judge):
+        await judge.check()
         with Run.create_or_open(folder, stored) as run:
-            entries = [entry for entry in run.entries() if fnmatchcase(entry.stage, stage)]
+            wanted = stages_like(stage, (entry.stage for entry in run.entries()), f"run {folder}")
+            entries = [entry for entry in run.entries() if entry.stage in wanted]
             with view.stage("judge", total=len(entries)) as progress:
                 for start in range(0, len(entries), _AT_ONCE):
                     page = entries[start : start + _AT_ONCE]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from patchwright.errors import ConfigError
 from patchwright.recipes.best_of import BestOf, Scored, best_of
 from patchwright.recipes.best_of_plot import svg
 from patchwright.recipes.progress import Stage, View
+from patchwright.recipes.stages import stages_like
 from patchwright.recipes.verifier_model import ScoringConfig, Verifier, open_verifier
 from patchwright.store import Entry, Run, files
 from patchwright.types import Outcome, Trajectory
@@ -79,12 +79,10 @@ def _chosen(path: Path, pattern: str) -> list[Entry]:
     stages = sorted({entry.stage for entry in entries})
     if not pattern and len(stages) > 1:
         raise ConfigError(f"run {path} has the stages {', '.join(stages)}; choose with --stage")
-    found = [entry for entry in entries if fnmatchcase(entry.stage, pattern or "*")]
-    if not found:
-        raise ConfigError(
-            f"run {path} has no attempt of a stage {pattern!r}; it has {', '.join(stages) or 'none'}"
-        )
-    return found
+    if not entries:
+        raise ConfigError(f"run {path} has no attempts")
+    wanted = stages_like(pattern, stages, f"run {path}")
+    return [entry for entry in entries if entry.stage in wanted]
 
 
 def _check(verifier: Verifier, tasks: set[str], request: RerankRequest) -> None:

@@ -12,27 +12,37 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Self
 
 from pydantic import Field, model_validator
 
 from patchwright.config import Config
 from patchwright.engine.base import Engine
-from patchwright.engine.http import HttpEngine
-from patchwright.errors import ConfigError, EngineError
 from patchwright.metrics import Metrics
 from patchwright.recipes.agents import open_agent
-from patchwright.recipes.assembly import LineConfig, SamplingConfig, open_boxes, open_engine, open_line
+from patchwright.recipes.artefacts import keep_files, safe_name
+from patchwright.recipes.assembly import LineConfig, open_boxes, open_engine, open_line
 from patchwright.recipes.cheats import OnCheat, attempted_cheats
+from patchwright.recipes.parity import (
+    check_drift,
+    check_parity,
+    probe_prompt,
+    refuse_truncation,
+    refuse_unlike,
+    stale,
+)
+from patchwright.recipes.policy import Rewards, rewards
 from patchwright.recipes.policy import samples as samples_of
 from patchwright.recipes.progress import Stage, View
 from patchwright.recipes.rounds import Rounds
 from patchwright.recipes.scores import Scores, ScoresConfig, open_scores
 from patchwright.recipes.task_import import benchmark_tasks
+from patchwright.recipes.verifier_prompt import read_about
 from patchwright.render import Renderer
 from patchwright.rollout.driver import group_jobs, insist
 from patchwright.rollout.rollout import Job, Line
@@ -40,17 +50,15 @@ from patchwright.store import Run
 from patchwright.tasks.files import load_tasks
 from patchwright.tasks.select import refuse_overlap
 from patchwright.tasks.trust import trusted
+from patchwright.train.advantage import STEP
 from patchwright.train.algorithm import AlgorithmConfig
-from patchwright.train.config import StepMetrics, TrainConfig
+from patchwright.train.config import TrainConfig
 from patchwright.train.worker import TrainerProcess
-from patchwright.types import Outcome, Sample, Sampling, Task, Trajectory, Weights
+from patchwright.types import Outcome, Sample, Task, Trajectory, Weights
 
-MAY_CHANGE = ("rl.steps", "line.concurrency")
+_JUDGE = ("base_url", "api_key_env", "concurrency", "request_timeout", "patience")
+MAY_CHANGE = ("rl.steps", "line.concurrency", *(f"rl.scores.judge.{name}" for name in _JUDGE))
 """What a resumed run may be given anew."""
-
-_PROBE = (3, 4, 5, 6, 7, 8)
-"""Any ids do: parity holds for every prompt or for none."""
-_PROBE_TOKENS = 24
 
 
 class RlConfig(Config):
@@ -83,12 +91,13 @@ class RlConfig(Config):
     """Train on tasks that `patchwright tasks validate` found hackable too; flaky and broken ones are never
     trained on."""
     max_logprob_gap: float = 0.05
-    """Largest difference between the engine's and the trainer's log-prob of the same token that is
+    """Largest difference between the engine's and the trainer's log-prob of a probe's tokens that is
     tolerated after a weight update; float32 on one machine differs by about 1e-5."""
     max_drift: float = Field(default=0.2, gt=0)
-    """Largest mean difference, over all tokens of a round, between the log-prob the engine recorded and the
-    trainer's before its first update; past it the run stops, untrained. float32 on one machine differs by
-    about 1e-6, bfloat16 engines by about 0.01. Not held to where tokens of older weights are among them."""
+    """Largest mean difference between the log-prob the engine recorded of a token and the trainer's before
+    its first update, over all tokens of a round that were sampled with the weights to be updated (of up to 16
+    attempts, where the round has tokens of older weights too); past it the run stops, untrained. float32 on
+    one machine differs by about 1e-6, bfloat16 engines by about 0.01."""
     train: TrainConfig = TrainConfig()
     """Optimizer."""
 
@@ -98,6 +107,15 @@ class RlConfig(Config):
             raise ValueError("train.normalise is for supervised training; use algorithm.normalise")
         if self.carry_over >= self.tasks_per_step:
             raise ValueError("carry_over leaves a round nothing to train on; give less than tasks_per_step")
+        algorithm, scores = self.algorithm.algorithm(), self.scores
+        if algorithm.verifier_coef and not scores.verifiers:
+            raise ValueError("verifier_coef rewards a verifier's score; give one in rl.scores.verifiers")
+        scored = scores.judge.base_url or scores.verifiers or algorithm.advantage == STEP
+        if algorithm.prm_coef and not scored:
+            raise ValueError(
+                "prm_coef rewards scores of turns; give who makes them: rl.scores.judge.base_url, or "
+                "rl.scores.verifiers"
+            )
         return self
 
 
@@ -120,21 +138,23 @@ async def train_rl(
     """
     metrics = Metrics(run.path / "metrics.jsonl")
     first, done = start.version, max((mark.step for mark in run.marks("rl")), default=0)
-    await _resume(engine, trainer, run, start, done)
-    await check_parity(engine, trainer, config)
+    if await _resume(engine, trainer, run, start, done):
+        await check_parity(engine, trainer, config.max_logprob_gap, temperature=config.train.temperature)
     with view.stage("rl", total=config.steps, done=done) as progress:
         async with (
             open_scores(config.scores) as scores,
             _rounds(line, scores, engine, run, tasks, config, pace, progress) as rounds,
         ):
+            await scores.check()
             for step in range(done + 1, config.steps + 1):
                 started = time.monotonic()
                 rollouts = await _roll_out(rounds, run, config, step)
-                weights, stats = await _update(trainer, run, rollouts, config, first + step)
+                weights, trained = await _update(trainer, run, rollouts, config, first + step)
                 await engine.load(weights)
-                await check_parity(engine, trainer, config)
-                record = _record(rollouts, first + step - 1, stats, time.monotonic() - started)
-                record |= scores.record()
+                gap = await _compare(engine, trainer, rollouts, config)
+                record = _record(rollouts, first + step - 1, config)
+                record |= trained | scores.record(rollouts) | {"logprob_gap": gap}
+                record["seconds"] = round(time.monotonic() - started, 2)
                 metrics.write("rl", step, **record)
                 run.mark("rl", step, **record)
                 run.seal("rl", step)
@@ -144,42 +164,26 @@ async def train_rl(
     return Weights(version=first + config.steps, path=str(run.folder("weights", first + config.steps)))
 
 
-async def _resume(engine: Engine, trainer: TrainerProcess, run: Run, start: Weights, done: int) -> None:
-    """Bring trainer and engine to the last finished round. A checkpoint past it was trained but not yet
-    loaded: the trainer goes on from it, and that round is not trained again."""
-    latest = run.latest("checkpoints")
+async def _resume(engine: Engine, trainer: TrainerProcess, run: Run, start: Weights, done: int) -> bool:
+    """Bring trainer and engine to the last finished round; returns whether both are there.
+
+    A checkpoint past it was trained but not yet loaded: the trainer goes on from it, and that round is not
+    trained again."""
+    number, latest = start.version + done, run.latest("checkpoints")
     if latest and latest[0] > start.version:
         await trainer.load_checkpoint(latest[1])
-    number = start.version + done
     path = str(run.folder("weights", number)) if done else start.path
     await engine.load(Weights(version=number, path=path))
+    return latest is None or latest[0] <= number
 
 
-async def check_parity(engine: Engine, trainer: TrainerProcess, config: RlConfig) -> float:
-    """The largest gap between engine and trainer on a probe the engine samples.
-
-    Raises EngineError past `max_logprob_gap`: the engine then samples from other weights than those trained,
-    or computes them wrongly, and nothing learned from it would be true.
-    """
-    done = await engine.generate(_PROBE, Sampling(max_tokens=_PROBE_TOKENS, seed=0))
-    scores = await trainer.score([*_PROBE, *done.token_ids])
-    gap = max(abs(a - b) for a, b in zip(done.logprobs, scores[-len(done.token_ids) :], strict=True))
-    if gap > config.max_logprob_gap:
-        raise EngineError(
-            f"engine and trainer disagree by {gap:.3f} on a log-prob under weights {engine.version}; "
-            "reload the engine, or raise rl.max_logprob_gap if it computes in low precision"
-        )
-    return gap
-
-
-def refuse_truncation(engine: Engine, sampling: SamplingConfig) -> None:
-    """Raises ConfigError when the engine draws from a part of the distribution and tells the log-probs of the
-    whole: no ratio to the trained policy would be true."""
-    if sampling.top_p < 1 and isinstance(engine, HttpEngine) and not engine.processed:
-        raise ConfigError(
-            f"`line.sampling.top_p` is {sampling.top_p}, and {engine.name} tells log-probs from before top-p,"
-            " on which nothing true can be trained; set it to 1, or use `local` or `vllm`"
-        )
+async def _compare(
+    engine: Engine, trainer: TrainerProcess, rollouts: Sequence[Trajectory], config: RlConfig
+) -> float:
+    """The largest gap of the two after an update, on a prompt of the round."""
+    prompt = probe_prompt(rollouts, engine.max_context)
+    bound, temperature = config.max_logprob_gap, config.train.temperature
+    return await check_parity(engine, trainer, bound, temperature=temperature, prompt=prompt)
 
 
 def choose(tasks: Sequence[Task], step: int, count: int, seed: int) -> list[Task]:
@@ -195,12 +199,25 @@ def choose(tasks: Sequence[Task], step: int, count: int, seed: int) -> list[Task
 
 def policy_samples(rollouts: Sequence[Trajectory], config: RlConfig) -> list[Sample]:
     """Samples of the attempts that carry a gradient: void ones and, as a rule, flat groups carry none."""
+    return samples_of(_groups(rollouts), _worth(config), config.algorithm.algorithm(), config.on_cheat)
+
+
+def policy_rewards(rollouts: Sequence[Trajectory], config: RlConfig) -> list[float]:
+    """Rewards of the attempts that were not void, group after group."""
+    algorithm, worth = config.algorithm.algorithm(), _worth(config)
+    given = [rewards(group, worth, algorithm, config.on_cheat) for group in _groups(rollouts)]
+    return [reward for group in given for reward in group if reward is not None]
+
+
+def _groups(rollouts: Sequence[Trajectory]) -> list[list[Trajectory]]:
     groups: dict[str, list[Trajectory]] = defaultdict(list)
     for trajectory in rollouts:
         groups[trajectory.group].append(trajectory)
-    ordered = [group for _, group in sorted(groups.items())]
-    worth = {Outcome.RESOLVED: config.reward_resolved, Outcome.UNRESOLVED: config.reward_unresolved}
-    return samples_of(ordered, worth, config.algorithm.algorithm(), config.on_cheat)
+    return [group for _, group in sorted(groups.items())]
+
+
+def _worth(config: RlConfig) -> Rewards:
+    return {Outcome.RESOLVED: config.reward_resolved, Outcome.UNRESOLVED: config.reward_unresolved}
 
 
 def _jobs(tasks: Sequence[Task], config: RlConfig, pace: LineConfig, step: int) -> list[Job]:
@@ -230,13 +247,18 @@ def _rounds(
         return _jobs(tasks, config, pace, step)
 
     def have(step: int) -> set[str]:
-        return {e.id for e in run.entries(stage="rl", step=step) if e.outcome is not Outcome.VOID}
+        stored = (t for t in run.trajectories(stage="rl", step=step) if t.outcome is not Outcome.VOID)
+        return {t.id for t in stored if not scores.lacking(t)}
 
     async def make(job: Job, step: int) -> None:
-        version = engine.version
-        trajectory = await insist(watched, job, pace.retries)
-        run.put(trajectory, stage="rl", step=step, version=version)
-        scored = await scores.finish(trajectory)
+        entry = run.entry(job.id)
+        if entry is not None and entry.outcome is not Outcome.VOID:  # stopped before it was scored
+            trajectory, version = run.trajectory(job.id), entry.version
+        else:
+            version = engine.version
+            trajectory = await insist(watched, job, pace.retries)
+            run.put(trajectory, stage="rl", step=step, version=version)
+        scored = await scores.finish(trajectory, job.task.prompt)
         if scored is not trajectory:  # a score that never came costs no graded attempt
             run.put(scored, stage="rl", step=step, version=version)
         progress.note(f"round {step}: {len(run.keys('rl', step))}/{total} attempts")
@@ -271,52 +293,64 @@ async def _roll_out(rounds: Rounds, run: Run, config: RlConfig, step: int) -> li
     return rollouts
 
 
+Figures = dict[str, float | int | None]
+"""What `metrics.jsonl` is told."""
+
+
 async def _update(
     trainer: TrainerProcess, run: Run, rollouts: Sequence[Trajectory], config: RlConfig, number: int
-) -> tuple[Weights, StepMetrics | None]:
+) -> tuple[Weights, Figures]:
     """Train unless the checkpoint says it was done, then make sure the weights are there."""
-    stats = None
+    figures: Figures = {}
     if not run.folder("checkpoints", number).exists():
         samples = policy_samples(rollouts, config)
         if samples:
-            loss = config.algorithm.algorithm().loss
-            fresh = not any(_stale(t, number - 1) for t in rollouts)
-            bound = config.max_drift if fresh else float("inf")
-            stats = await trainer.step(samples, loss=replace(loss, max_drift=bound))
+            figures = await _train(trainer, rollouts, samples, config, number - 1)
         await trainer.save_checkpoint(run.folder("checkpoints", number))
     folder = run.folder("weights", number)
     if not folder.exists():
         await trainer.save_weights(folder, number)
-    return Weights(version=number, path=str(folder)), stats
+    return Weights(version=number, path=str(folder)), figures
 
 
-def _stale(trajectory: Trajectory, version: int) -> bool:
-    """Whether older weights than `version` sampled some of it."""
-    return any(min(turn.versions, default=turn.version) < version for turn in trajectory.turns)
+async def _train(
+    trainer: TrainerProcess,
+    rollouts: Sequence[Trajectory],
+    samples: Sequence[Sample],
+    config: RlConfig,
+    version: int,
+) -> Figures:
+    """One step; the bound on drift holds for what the trainer's `version` sampled.
+
+    `drift` is over all tokens, `drift_fresh` over those: the same where there are no others.
+    """
+    loss, bound = config.algorithm.algorithm().loss, config.max_drift
+    mixed = any(stale(t, version) for t in rollouts)
+    fresh = await check_drift(trainer, rollouts, version, bound) if mixed else None
+    stats = await trainer.step(samples, loss=replace(loss, max_drift=float("inf") if mixed else bound))
+    return asdict(stats) | {"drift_fresh": fresh if mixed else stats.drift}
 
 
-def _record(
-    rollouts: Sequence[Trajectory], version: int, stats: StepMetrics | None, seconds: float
-) -> dict[str, float | int | None]:
+def _record(rollouts: Sequence[Trajectory], version: int, config: RlConfig) -> Figures:
     graded = [t for t in rollouts if t.outcome is not Outcome.VOID]
     resolved = sum(t.outcome is Outcome.RESOLVED for t in graded)
-    figures: dict[str, float | int | None] = {
+    given = policy_rewards(rollouts, config)
+    return {
         "attempts": len(rollouts),
         "void": len(rollouts) - len(graded),
         "resolve_rate": resolved / len(graded) if graded else 0.0,
+        "reward": fmean(given) if given else None,
         "cheat_rate": attempted_cheats(graded),
-        "stale": sum(_stale(t, version) for t in rollouts) / max(1, len(rollouts)),
+        "stale": sum(stale(t, version) for t in rollouts) / max(1, len(rollouts)),
         "turns": sum(len(t.turns) for t in rollouts) / max(1, len(rollouts)),
         "submitted": sum(t.exit == "submitted" for t in rollouts) / max(1, len(rollouts)),
-        "seconds": round(seconds, 2),
     }
-    trained = asdict(stats) if stats else {}
-    return {**figures, **{key: value for key, value in trained.items() if key != "seconds"}}
 
 
 def _note(record: Mapping[str, float | int | None]) -> str:
     flagged = f", flagged {record['cheat_rate']:.2f}" if record["cheat_rate"] else ""
-    return f"resolved {record['resolve_rate']:.2f}, void {record['void']}{flagged}"
+    failed = f", votes failed {record['votes_failed']}" if record.get("votes_failed") else ""
+    return f"resolved {record['resolve_rate']:.2f}, void {record['void']}{flagged}{failed}"
 
 
 def _forget(run: Run, number: int) -> None:
@@ -326,10 +360,18 @@ def _forget(run: Run, number: int) -> None:
         run.drop_folder(old)
 
 
+def _keeper(folder: Path) -> Callable[[str, Mapping[str, bytes]], None]:
+    """Keeps what agents leave besides a patch, by attempt, as `rollout` and `eval` do."""
+    return lambda name, left: keep_files(folder / "artefacts" / safe_name(name), left)
+
+
 async def run_rl(
     config: RlConfig, line_config: LineConfig, tasks: Path, model: Path, folder: Path, view: View
 ) -> Weights:
     """`patchwright train rl`: train the model in `model` on the tasks of a file; returns the last weights."""
+    refuse_unlike(line_config.sampling, config.train.temperature)
+    for verifier in config.scores.verifiers:
+        read_about(Path(verifier))  # says what is missing before a run is begun
     chosen = trusted(load_tasks(tasks), keep_hackable=config.keep_hackable)
     refuse_overlap(chosen, benchmark_tasks(line_config.benchmark), allow=line_config.allow_overlap)
     stored = {
@@ -346,7 +388,7 @@ async def run_rl(
         refuse_truncation(engine, line_config.sampling)
         renderer = Renderer.load(str(model))
         opened = open_line(backend, agent, engine, renderer, history=line_config.history)
-        line = await stack.enter_async_context(opened)
+        line = replace(await stack.enter_async_context(opened), keep=_keeper(folder))
         trainer = await stack.enter_async_context(TrainerProcess(model, config.train))
         start = Weights(version=0, path=str(model))
         return await train_rl(line, engine, trainer, run, chosen, config, line_config, start=start, view=view)

@@ -7,16 +7,24 @@ it takes the mean of the group's others (`policy.py`), so that a judge that is d
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 
 from patchwright.config import Config
 from patchwright.gateway.session import Session
 from patchwright.recipes.judge import Judge, Watch
 from patchwright.recipes.judge_config import JudgeConfig
-from patchwright.recipes.verifier_model import ScoringConfig, Verifier, open_verifier, with_turn_scores
+from patchwright.recipes.policy import turn_scores
+from patchwright.recipes.verifier_model import (
+    ScoringConfig,
+    Verifier,
+    open_verifier,
+    verifier_score,
+    with_turn_scores,
+)
 from patchwright.rollout.rollout import Job, Line
 from patchwright.types import Outcome, Trajectory, Turn
 
@@ -66,13 +74,37 @@ class Scores:
         parts = {name: getattr(line, name) for name in ("backend", "agent", "model", "grade", "keep")}
         return _WatchedLine(**parts, judge=self.judge, watches=self._watches)
 
-    def record(self) -> dict[str, float | int | None]:
-        """Votes of the judge so far, by what became of them, for the run's metrics."""
-        votes = self.judge.votes if self.judge else {}
-        return {f"votes_{name}": count for name, count in sorted(votes.items())}
+    async def check(self) -> None:
+        """Raises ConfigError or EngineError when the judge takes no question: better now than in every
+        step of the run."""
+        if self.judge is not None:
+            await self.judge.check()
 
-    async def finish(self, trajectory: Trajectory) -> Trajectory:
-        """The attempt with its scores; the very same object where there are none to give.
+    def record(self, rollouts: Sequence[Trajectory]) -> dict[str, float | int | None]:
+        """A round's scores for the run's metrics: means over the attempts that were scored, the share of
+        graded ones that were, and all votes of the judge so far by what became of them."""
+        graded = [t for t in rollouts if t.outcome is not Outcome.VOID]
+        turns = [fmean(scores.values()) for t in graded if (scores := turn_scores(t))]
+        whole = [score for t in graded if (score := verifier_score(t)) is not None]
+        found: dict[str, float | int | None] = {}
+        if self.judge is not None or turns:
+            found |= {"turn_score": fmean(turns) if turns else None}
+            found |= {"turn_scored": len(turns) / max(1, len(graded))}
+        if self._verifiers:
+            found |= {"verifier_score": fmean(whole) if whole else None}
+        votes = self.judge.votes if self.judge else {}
+        return found | {f"votes_{name}": count for name, count in sorted(votes.items())}
+
+    def lacking(self, trajectory: Trajectory) -> bool:
+        """Whether an attempt that was graded was never brought to its scores: the run was stopped between."""
+        if trajectory.grade is None:
+            return False
+        judged = self.judge is None or not trajectory.turns or bool(trajectory.grade.turn_scores)
+        return not judged or any(not verifier.has(trajectory) for verifier in self._verifiers)
+
+    async def finish(self, trajectory: Trajectory, issue: str = "") -> Trajectory:
+        """The attempt with its scores; the very same object where there are none to give. `issue` is what it
+        was asked, for an attempt whose conversation nobody watched.
 
         Raises EngineError when a verifier's process died.
         """
@@ -83,6 +115,8 @@ class Scores:
             return trajectory
         for verifier in self._verifiers:
             trajectory = (await verifier.score([trajectory]))[0]
+        if watch is None and self.judge is not None and trajectory.turns:
+            watch = Watch(self.judge, issue)
         given = await watch.scores(trajectory) if watch is not None else {}
         return with_turn_scores(trajectory, given) if given else trajectory
 

@@ -13,6 +13,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from patchwright.gateway.drift import Drift
 from patchwright.recipes.legible import cut, diff, legible
 from patchwright.store import Entry, Run
 from patchwright.types import Grade, Outcome, Step, TestStatus, Trajectory, Turn
@@ -204,12 +205,45 @@ def _conversation(trajectory: Trajectory, limit: int) -> Iterator[Rule | Text]:
         for step in trajectory.steps:
             yield from _command(step, limit)
         return
-    turns = iter(trajectory.turns)
-    for message in trajectory.messages:
-        role = str(message.get("role", "?"))
-        turn = next(turns, None) if role == "assistant" else None
+    said = said_by(trajectory)
+    for index, message in enumerate(trajectory.messages):
+        role, turn = str(message.get("role", "?")), said.get(index)
         yield Rule(legible(role) + _sampled(turn), align="left", style="blue" if turn else "dim")
         yield Text(legible(cut(_content(message), limit)))
+    shown = {turn.id for turn in said.values()}
+    for turn in trajectory.turns:
+        if turn.id not in shown:
+            yield Rule("not in this conversation" + _sampled(turn), align="left", style="dim")
+            yield Text(legible(cut(turn.text, limit)))
+
+
+def said_by(trajectory: Trajectory) -> dict[int, Turn]:
+    """Place in `Trajectory.messages` -> the turn that said it.
+
+    Turns may be missing from the conversation (dropped, resampled, side calls, what a summary replaced), and
+    replies in it may be of no turn (the agent's own): a reply is of the latest turn not later than the one
+    after it that holds its words, and best of that one's parent.
+    """
+    turns = [turn for turn in trajectory.turns if Drift.SIDE_CALL not in turn.drift]
+    found: dict[int, Turn] = {}
+    parent: int | None = None
+    for index, message in reversed(list(enumerate(trajectory.messages))):
+        if message.get("role") != "assistant":
+            continue
+        candidates = [turn for turn in reversed(turns) if _says(turn, message)]
+        turn = next((turn for turn in candidates if turn.id == parent), next(iter(candidates), None))
+        if turn is not None:
+            found[index], parent = turn, turn.parent
+            turns = [other for other in turns if other.id < turn.id]
+    return found
+
+
+def _says(turn: Turn, message: Mapping[str, Any]) -> bool:
+    """Whether a reply is what a turn sampled, less thinking and the forms of calls."""
+    calls = [call.get("function") for call in message.get("tool_calls") or () if isinstance(call, dict)]
+    names = [str(function.get("name")) for function in calls if isinstance(function, dict)]
+    words = _content({"content": message.get("content")}).strip()
+    return words in turn.text and all(name in turn.text for name in names)
 
 
 def _sampled(turn: Turn | None) -> str:

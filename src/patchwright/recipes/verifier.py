@@ -10,7 +10,6 @@ import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +21,7 @@ from patchwright.metrics import Metrics
 from patchwright.recipes.assembly import LineConfig
 from patchwright.recipes.best_of import auc, calibration_error
 from patchwright.recipes.progress import Stage, View
+from patchwright.recipes.stages import stages_like
 from patchwright.recipes.task_import import benchmark_tasks
 from patchwright.recipes.verifier_prompt import About, PromptConfig, Prompter, answers, write_about
 from patchwright.render import Renderer
@@ -177,7 +177,8 @@ def _rows(
     benchmark = benchmark_tasks(line.benchmark)
     for path in data:
         with Run.open(path) as source:
-            names = [entry for entry in source.entries() if fnmatchcase(entry.stage, stage)]
+            wanted = stages_like(stage, (entry.stage for entry in source.entries()), f"run {path}")
+            names = [entry for entry in source.entries() if entry.stage in wanted]
             refuse_ids((entry.task_id for entry in names), benchmark, allow=line.allow_overlap)
             with view.stage("rows", total=len(names)) as progress:
                 for step in sorted({(entry.stage, entry.step) for entry in names}):

@@ -98,9 +98,9 @@ async def _attempt(
             seen_box, seen = await without_history(box, task)
             stage = "agent"
             exit_ = await _work(line.agent, seen, seen_box, talk.endpoint)
+            exit_ = _ended(exit_, talk)
             if talk.failure is not None:
                 raise talk.failure
-            exit_ = _ended(exit_, talk)
             stage = "diff"
             patch = await take_patch(box, seen)
         finally:
@@ -118,6 +118,8 @@ def _ended(exit_: AgentExit, talk: Session) -> AgentExit:
 
     Raises SandboxError for a program that broke before it said a word to the model: that is no attempt.
     """
+    if talk.failure is not None:
+        return replace(exit_, reason="engine_failed")
     broke = exit_.reason.startswith("exit_")
     if talk.stopped == "budget" and (broke or exit_.reason in ("submitted", "context_full")):
         return replace(exit_, reason="budget")

@@ -14,6 +14,23 @@ from patchwright.types import Exec, Limits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Resident:
+    """A Python program of a mount that takes long to load and is run in many boxes, once or more in each.
+
+    Namespace boxes fork it, loaded once per backend, when `exec` is given its command; elsewhere bash runs
+    that. It is loaded on this machine with the rights of what makes the boxes: whoever asks for it trusts it.
+    Example: `Resident(command="/opt/kit/python /opt/kit/main.py", python="/opt/kit/python", program=...)`
+    """
+
+    command: str
+    """To the letter what `exec` is given to run it."""
+    python: str
+    """The interpreter: a path in the box, below a mount."""
+    program: str
+    """The file, below a mount. Its `main()` returns the exit status."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class BoxSpec:
     """What a box is made of.
 
@@ -31,6 +48,8 @@ class BoxSpec:
     limits: Limits = field(default_factory=Limits)
     mounts: Mapping[str, str] = field(default_factory=dict)
     """Folder in the box, below `/opt` -> folder of this machine that is seen there, read-only."""
+    resident: Resident | None = None
+    """What should be held loaded, if anything."""
 
 
 class Connection(Protocol):

@@ -23,6 +23,7 @@ from patchwright.sandbox import footprint, processes, wire
 from patchwright.sandbox.archive import pack
 from patchwright.sandbox.files import read_file, write_file
 from patchwright.sandbox.output import CANNOT_RUN, LONG_COMMAND, TIMED_OUT, Output
+from patchwright.sandbox.resident import Loaded
 from patchwright.sandbox.stream import Stream
 from patchwright.sandbox.tunnel import Tunnel
 from patchwright.sandbox.warm import Calls, Warm
@@ -56,10 +57,18 @@ class _Command:
 class Runner:
     """Serves one client over `control` until it hangs up."""
 
-    def __init__(self, control: socket.socket, workdir: str, env: dict[str, str], warm: Warm | None) -> None:
+    def __init__(
+        self,
+        control: socket.socket,
+        workdir: str,
+        env: dict[str, str],
+        warm: Warm | None,
+        loaded: Loaded | None = None,
+    ) -> None:
         self._control = control
         self._workdir = workdir
         self._env = env
+        self._loaded = loaded
         self._parser = wire.Parser()
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[], None]] = {}
@@ -206,7 +215,7 @@ class Runner:
         readable, writable = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(readable, False)
         try:
-            pid = _spawn(command, stdin, {**self._env, **header["env"]}, writable)
+            pid = self._spawn(command, stdin, {**self._env, **header["env"]}, writable)
         except (OSError, ValueError):
             os.close(readable)
             raise
@@ -217,6 +226,11 @@ class Runner:
             header["id"], pid, readable, deadline, bystanders, started, stream=header.get("stream", False)
         )
         self._watch(readable, self._on_output)
+
+    def _spawn(self, command: bytes, stdin: bytes, env: dict[str, str], output: int) -> int:
+        if self._loaded is not None and command == self._loaded.command:
+            return self._loaded.start(_memory_file(stdin), env, output)
+        return _spawn(command, stdin, env, output)
 
     def _on_output(self) -> None:
         """Read once, so that the control socket and the deadline get their turn."""

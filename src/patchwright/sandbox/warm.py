@@ -161,7 +161,8 @@ def _rehearse() -> None:
                 file.write(text)
         for name in ("lesson", "import"):
             test = os.path.join(folder, f"test_patchwright_{name}.py")
-            pytest.main(["-q", "-rA", f"--rootdir={folder}", "-c", os.devnull, test])
+            within = (f"--rootdir={folder}", f"--confcutdir={folder}")  # not what else lies beside the folder
+            pytest.main(["-q", "-rA", *within, "-c", os.devnull, test])
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -23,6 +23,7 @@ from patchwright.sandbox import archive, footprint, imageroot, mounts, privilege
 from patchwright.sandbox.cgroups import Groups
 from patchwright.sandbox.imageroot import ImageError, ImageRoot
 from patchwright.sandbox.privileges import Identity
+from patchwright.sandbox.resident import Loaded, move
 from patchwright.sandbox.runner import Runner
 from patchwright.sandbox.warm import Warm
 
@@ -37,30 +38,40 @@ def main(control_fd: int, settings: str, warm: Warm | None) -> None:
     prefixes: list[str] = options["prefixes"]
     groups = Groups.find()  # while the host's file system is in sight
     try:
-        identity, host = _prepare(prefixes, warm)
+        identity, host = _prepare(prefixes, warm, options["mounts"])
     except OSError as error:
         control.sendall(wire.pack({"error": str(error), "denied": error.errno == errno.EPERM}))
+        return
+    try:
+        loaded = options["resident"] and Loaded(**options["resident"])
+    except BaseException as error:
+        control.sendall(wire.pack({"broken": f"{type(error).__name__}: {error}"[:2000]}))
         return
     control.sendall(wire.pack({"ready": True, "controllers": groups.controllers}))
     gaps = footprint.settle()
     gc.collect()
     gc.freeze()  # a collection in a fork leaves shared pages shared
-    _serve(control, _Order(identity, prefixes, groups, host), warm)
+    _serve(control, _Order(identity, prefixes, groups, host), warm, loaded)
     del gaps
     groups.sweep()
     os._exit(0)
 
 
-def _prepare(prefixes: list[str], warm: Warm | None) -> tuple[Identity, int]:
+def _prepare(prefixes: list[str], warm: Warm | None, seen: dict[str, str]) -> tuple[Identity, int]:
     os.umask(0o022)
     os.nice(_NICE)
     syscalls.set_name("patchwright-box")
     identity = privileges.enter_mount_namespace()
     syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_SLAVE)  # what is mounted later is seen
     host = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    clones = mounts.clone(seen, host)
     syscalls.unshare(syscalls.CLONE_NEWNS)
     syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
     rootfs.build_template(prefixes, warm.programs() if warm else {})
+    root = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    mounts.attach(clones, root)
+    os.close(root)
+    move(seen)
     sys.path[:] = [path for path in sys.path if path.endswith(".zip") or os.path.isdir(path)]  # noqa: PTH112
     syscalls.become_subreaper()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # boxes are reaped by the kernel
@@ -86,7 +97,7 @@ class _Order:
         return self.identity.user(self.number)
 
 
-def _serve(control: socket.socket, order: _Order, warm: Warm | None) -> None:
+def _serve(control: socket.socket, order: _Order, warm: Warm | None, loaded: Loaded | None) -> None:
     own = os.open("/proc/self/ns/pid", os.O_RDONLY)
     while True:
         message, fds, _, _ = socket.recv_fds(control, 1, 2)
@@ -103,7 +114,7 @@ def _serve(control: socket.socket, order: _Order, warm: Warm | None) -> None:
             if footprint.fork() == 0:
                 control.close()
                 os.close(own)
-                _box(box, order, warm)
+                _box(box, order, warm, loaded)
         except OSError as error:
             _refuse(box, f"cannot start a box: {error}")
         box.close()
@@ -111,7 +122,7 @@ def _serve(control: socket.socket, order: _Order, warm: Warm | None) -> None:
             os.close(order.source)
 
 
-def _box(box: socket.socket, order: _Order, warm: Warm | None) -> None:
+def _box(box: socket.socket, order: _Order, warm: Warm | None, loaded: Loaded | None) -> None:
     """The whole life of PID 1 of a box. Never returns."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -125,7 +136,7 @@ def _box(box: socket.socket, order: _Order, warm: Warm | None) -> None:
         files = _isolate(spec, order)
         if data:
             archive.unpack(data, spec["workdir"])
-        runner = Runner(box, spec["workdir"], spec["env"], None if spec["lowers"] else warm)
+        runner = Runner(box, spec["workdir"], spec["env"], None if spec["lowers"] else warm, loaded)
         _announce(box, groups, files)
         runner.run()
     except EOFError:

@@ -67,8 +67,8 @@ class Run:
         """Open a run's folder to write, making it when it is not there.
 
         `config` is JSON values. `may_change` names the dotted keys (and all below them) that may differ from
-        the config the run was started with. Raises ConfigError when other keys differ, when another process
-        writes to the folder, or when the folder is something else.
+        the config the run was started with. Raises ConfigError when other keys differ and something is
+        stored already, when another process writes to the folder, or when the folder is something else.
         """
         with files.attributed("open the run", path):
             _refuse_foreign(path)
@@ -311,13 +311,24 @@ def _settle_config(path: Path, config: Mapping[str, Any], may_change: Collection
     if file.exists():
         before = _read_json(file)
         changed = [key for key in _differing(before, plain) if not _allowed(key, may_change)]
-        if changed:
+        if changed and _begun(path):
             raise ConfigError(
                 f"run {path} was started with another {', '.join(f'`{key}`' for key in changed)}; "
                 "give the same values or another --run"
             )
     files.write_text(file, json.dumps(plain, indent=2) + "\n")
     return plain
+
+
+def _begun(path: Path) -> bool:
+    """Whether anything was stored. A call that came to nothing (a mistyped model, say) binds no later one."""
+    if (path / "metrics.jsonl").exists() or any(path.glob("*/*")):
+        return True
+    index = Index(path / "run.db", writable=True)
+    try:
+        return bool(index.counts() or index.marks(None))
+    finally:
+        index.close()
 
 
 def _differing(before: Any, after: Any, prefix: str = "") -> list[str]:

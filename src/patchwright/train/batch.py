@@ -2,11 +2,13 @@
 
 epoch (supervised) or minibatches (RL)   which samples share an optimizer step
 normalise                                their weights, scaled once for the whole step
-micro_batches, plan                      which rows are computed together: changes speed, not the result
+micro_batches, plan, dealt               which rows are computed together, and by which rank: changes speed,
+                                         not the result
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
@@ -20,6 +22,7 @@ __all__ = [
     "MicroBatch",
     "Normalisation",
     "attempts",
+    "dealt",
     "epoch",
     "micro_batches",
     "minibatches",
@@ -33,6 +36,16 @@ Normalisation = Literal["sequence", "token", "constant"]
 
 BUCKET = 512
 """Samples sorted by length together: large enough to waste little padding, small enough to mix lengths."""
+
+
+FEW = 8
+"""Rounds up to which it is tried whether smaller micro-batches keep all ranks busier: over more of them what
+the last one leaves idle is little."""
+
+_NOTHING = Sample(
+    token_ids=(0, 0), mask=(0, 0), logprobs=(0.0, 0.0), advantages=(0.0, 0.0), weights=(0.0, 0.0)
+)
+"""A row without weight: what a rank computes while others have more to do than it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +72,36 @@ def plan(samples: Sequence[Sample], max_tokens: int, *, share: bool) -> list[Mic
     trees, plain = shared_parts(samples, max_tokens) if share else ([], list(samples))
     grown = [MicroBatch(rows, Forest.of([row.token_ids for row in rows])) for rows in trees]
     return [*map(MicroBatch, micro_batches(plain, max_tokens)), *grown]
+
+
+def dealt(
+    samples: Sequence[Sample], max_tokens: int, *, share: bool, rank: int = 0, ranks: int = 1
+) -> list[MicroBatch]:
+    """The micro-batches of an optimizer step that `rank` computes: all of `plan`, for one rank.
+
+    Several ranks compute in rounds, one micro-batch each, and wait for each other in every layer: those of a
+    round are about equally large, and every rank has one in every round, be it of nothing.
+    """
+    whole = plan(samples, max_tokens, share=share)
+    if ranks == 1:
+        return whole
+    rounds = _rounds(whole, ranks)
+    if 0 < len(rounds) <= FEW:
+        even = math.ceil(sum(micro.computed for micro in whole) / (len(rounds) * ranks))
+        finer = plan(samples, min(max_tokens, even), share=share)
+        rounds = min(rounds, _rounds(finer, ranks), key=_longest)
+    return [found[rank] if rank < len(found) else MicroBatch([_NOTHING]) for found in rounds]
+
+
+def _rounds(micros: Sequence[MicroBatch], ranks: int) -> list[list[MicroBatch]]:
+    """Of similar size together, which makes the sum over rounds of their longest the least."""
+    order = sorted(micros, key=lambda micro: micro.computed, reverse=True)
+    return [order[start : start + ranks] for start in range(0, len(order), ranks)]
+
+
+def _longest(rounds: Sequence[Sequence[MicroBatch]]) -> int:
+    """Tokens that are computed one after the other."""
+    return sum(max(micro.computed for micro in found) for found in rounds)
 
 
 def micro_batches(samples: Sequence[Sample], max_tokens: int) -> list[list[Sample]]:

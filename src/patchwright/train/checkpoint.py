@@ -77,7 +77,17 @@ def write_model(
 
 def _save(folder: Path, model: PreTrainedModel, state: dict[str, Tensor] | None = None) -> None:
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    model.save_pretrained(folder, state_dict=state)
+    model.save_pretrained(folder, state_dict=_untied(model, state or model.state_dict()))
+
+
+def _untied(model: PreTrainedModel, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """With a head that is tied to the embedding as a tensor of its own.
+
+    An engine that replaces its weights in place by those of a file (vLLM 0.32 on CPUs) else keeps its old
+    head, in silence.
+    """
+    tied = model.all_tied_weights_keys
+    return {name: value.clone() if name in tied else value for name, value in state.items()}
 
 
 def write_state(folder: Path, state: dict[str, Any]) -> None:

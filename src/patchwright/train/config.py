@@ -97,6 +97,9 @@ class TrainConfig(Config):
     """Arithmetic of forward and backward passes; parameters and optimizer stay float32."""
     device: str = "cpu"
     """Where the model trains: `cpu`, `cuda`, `cuda:1`."""
+    ranks: int = Field(default=1, ge=1)
+    """Processes of this machine that the model, its gradient and the optimizer are spread over (FSDP2): with
+    `cuda` a GPU each, with `cpu` `threads` threads each. Changes speed and memory, not results."""
     lora: LoraConfig | None = None
     """Train an adapter instead of all parameters: `-s sft.train.lora.rank=16`."""
     recompute: bool = False

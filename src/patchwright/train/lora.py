@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,29 +61,32 @@ class Adapter:
         return {name: weight for name, weight in self._model.named_parameters() if weight.requires_grad}
 
     @torch.no_grad()
-    def restore(self, state: dict[str, Tensor]) -> None:
-        """Take over what `state` gave. Raises ValueError when it is of another adapter."""
+    def restore(self, state: dict[str, Tensor], part: Callable[[Tensor, Tensor], Tensor]) -> None:
+        """Take over what `state` gave; `part` gives what of a tensor belongs into one of the model's (see
+        `Ranks`). Raises ValueError when it is of another adapter."""
         mine = self.state()
         if {name: weight.shape for name, weight in mine.items()} != {n: w.shape for n, w in state.items()}:
             raise ValueError("its adapter has other layers or another rank")
         for name, weight in mine.items():
-            weight.copy_(state[name])
+            weight.copy_(part(state[name], weight))
 
     @torch.no_grad()
-    def merged(self) -> dict[str, Tensor]:
+    def merged(self, state: dict[str, Tensor], collected: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
         """The whole model's state with the adapter added to the matrices it stands beside; a copy of these,
-        so that training goes on from the unmerged ones."""
-        kept = {name: value for name, value in self._model.state_dict().items() if ".lora_" not in name}
+        so that training goes on from the unmerged ones. `state` and `collected` are those of `Ranks`."""
+        kept = {name: value for name, value in state.items() if ".lora_" not in name}
         state = {name.replace(_BASE, "."): value for name, value in kept.items()}
         for name, module in self._model.named_modules():
             if hasattr(module, "get_delta_weight"):
                 weight = f"{name}.weight"
-                state[weight] = state[weight] + module.get_delta_weight(_NAME)
+                state[weight] = state[weight] + collected(module.get_delta_weight(_NAME))
         return state
 
-    def save(self, folder: Path) -> None:
-        """Write the adapter as peft, vLLM and SGLang load it: `adapter_config.json` and safetensors."""
-        self._peft.save_pretrained(folder)
+    def save(self, folder: Path, state: dict[str, Tensor]) -> None:
+        """Write the adapter as peft, vLLM and SGLang load it: `adapter_config.json` and safetensors; `state`
+        is the model's."""
+        named = {f"base_model.model.{name}": value for name, value in state.items()}
+        self._peft.save_pretrained(folder, state_dict=named)
 
 
 def _peft() -> Any:

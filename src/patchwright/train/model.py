@@ -30,7 +30,7 @@ from patchwright.train.tokenizer import END_OF_TURN, PAD
 from patchwright.train.tree import Forest
 from patchwright.types import Sample
 
-__all__ = ["Batch", "collate", "load_model", "logprobs", "new_model"]
+__all__ = ["MAX_LOGITS", "Batch", "collate", "load_model", "logprobs", "new_model"]
 
 MAX_LOGITS = 2**25
 """Logits (tokens x vocabulary) held at once: 128 MB of float32."""

@@ -6,6 +6,7 @@ of a micro-batch, and the figures. Between the trainer, which owns the model, an
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -16,7 +17,27 @@ from patchwright.train.model import Batch
 from patchwright.train.ratio import Drift, Scores, corrected, sequence_clipped
 from patchwright.types import Sample
 
-__all__ = ["PolicyStep"]
+__all__ = ["Figures", "PolicyStep"]
+
+
+@dataclass(slots=True)
+class Figures:
+    """Sums over tokens of all updates. Example: `Figures(kl=0.5) + Figures(kl=0.25, masked=1)`"""
+
+    drift: Drift = field(default_factory=Drift)
+    clipped: float = 0.0
+    kl: float = 0.0
+    reference_kl: float = 0.0
+    masked: int = 0
+
+    def __add__(self, other: Figures) -> Figures:
+        return Figures(
+            self.drift + other.drift,
+            self.clipped + other.clipped,
+            self.kl + other.kl,
+            self.reference_kl + other.reference_kl,
+            self.masked + other.masked,
+        )
 
 
 class PolicyStep:
@@ -24,6 +45,9 @@ class PolicyStep:
 
     `score` gives the model's log-probs of the tokens that train, as it is at the time; `reference` those of
     the reference model for a micro-batch, where the loss has a KL term.
+
+    Where the model is spread over ranks, each has all rows but only its own micro-batches: `gathered` gives
+    the figures of every rank's micro-batches.
     """
 
     def __init__(
@@ -31,16 +55,19 @@ class PolicyStep:
         how: PolicyLoss,
         score: Callable[[Sequence[Sample]], Scores],
         reference: Callable[[Batch], Tensor] | None = None,
+        gathered: Callable[[Figures], list[Figures]] = lambda mine: [mine],
     ) -> None:
         self.how = how
-        self._score, self._reference = score, reference
+        self._score, self._reference, self._gathered = score, reference, gathered
         self._updates = 0
-        self.drift = Drift()
-        self.clipped = 0.0
-        """Sums over tokens of all updates, as the next two."""
-        self.kl = 0.0
-        self.reference_kl = 0.0
-        self.masked = 0
+        self._rows = Figures()
+        """Of all rows: the same on every rank."""
+        self._mine = Figures()
+        """Of the micro-batches computed here."""
+
+    def figures(self) -> Figures:
+        """Of all ranks."""
+        return sum(self._gathered(self._mine), self._rows)
 
     # --- before the loss ----------------------------------------------------------------------
 
@@ -50,7 +77,7 @@ class PolicyStep:
             return list(rows)
         current = self._score(rows)
         self._measure(rows, current)
-        fixed, self.masked = corrected(rows, current, self.how)
+        fixed, self._rows.masked = corrected(rows, current, self.how)
         return fixed
 
     def updated(self, rows: Sequence[Sample]) -> list[Sample]:
@@ -62,7 +89,7 @@ class PolicyStep:
         if self._measures():
             self._measure(rows, current)
         folded, clipped = sequence_clipped(rows, current, self.how)
-        self.clipped += clipped
+        self._rows.clipped += clipped
         return folded
 
     def _measures(self) -> bool:
@@ -72,19 +99,20 @@ class PolicyStep:
     def _measure(self, rows: Sequence[Sample], current: Scores) -> None:
         for row, scores in zip(rows, current, strict=True):
             old = [log for log, weight in zip(row.logprobs[1:], row.weights[1:], strict=True) if weight > 0]
-            self.drift = self.drift.with_gaps([new - log for new, log in zip(scores, old, strict=True)])
+            gaps = [new - log for new, log in zip(scores, old, strict=True)]
+            self._rows.drift = self._rows.drift.with_gaps(gaps)
 
     # --- the loss -----------------------------------------------------------------------------
 
     def loss(self, batch: Batch, logprobs_N: Tensor, entropy_N: Tensor) -> Tensor:
         """The loss of a micro-batch."""
-        how = self.how
+        how, mine = self.how, self._mine
         if self._measures() and how.surrogate != "gspo":
             gaps_N = logprobs_N.detach() - batch.old_logprobs_N
-            self.drift = self.drift.with_gaps(gaps_N.tolist())
+            mine.drift = mine.drift.with_gaps(gaps_N.tolist())
         value, sums = policy_loss(logprobs_N, batch.old_logprobs_N, batch.advantages_N, batch.weights_N, how)
-        self.clipped += sums["clip_fraction"].item()
-        self.kl += sums["kl"].item()
+        mine.clipped += sums["clip_fraction"].item()
+        mine.kl += sums["kl"].item()
         if self._reference is not None:
             value = value + how.kl_coef * self._penalty(batch, logprobs_N, self._reference(batch))
         if how.entropy_coef:
@@ -93,16 +121,17 @@ class PolicyStep:
 
     def _penalty(self, batch: Batch, logprobs_N: Tensor, reference_N: Tensor) -> Tensor:
         ones_N = logprobs_N.new_ones(logprobs_N.shape)
-        self.reference_kl += kl_loss(logprobs_N.detach(), reference_N, ones_N, self.how.kl).item()
+        self._mine.reference_kl += kl_loss(logprobs_N.detach(), reference_N, ones_N, self.how.kl).item()
         return kl_loss(logprobs_N, reference_N, batch.weights_N, self.how.kl)
 
     def check(self) -> None:
         """Called before an optimizer step is taken. Raises EngineError when engine and trainer disagree by
         more than the loss's `max_drift`."""
-        if self.drift.mean > self.how.max_drift:
+        drift = self.figures().drift
+        if drift.mean > self.how.max_drift:
             raise EngineError(
-                f"engine and trainer disagree by {self.drift.mean:.3f} nats a token "
-                f"(at most {self.drift.largest:.2f}) on what was sampled, more than rl.max_drift "
+                f"engine and trainer disagree by {drift.mean:.3f} nats a token "
+                f"(at most {drift.largest:.2f}) on what was sampled, more than rl.max_drift "
                 f"({self.how.max_drift:g}): nothing was trained on it; make the sampling settings and the "
                 "precisions of both alike, or raise the bound"
             )

@@ -52,6 +52,15 @@ class Drift:
             self.divergence + math.fsum(math.exp(gap) - 1 - gap for gap in kept),
         )
 
+    def __add__(self, other: Drift) -> Drift:
+        """Over the tokens of both."""
+        return Drift(
+            self.tokens + other.tokens,
+            self.total + other.total,
+            max(self.largest, other.largest),
+            self.divergence + other.divergence,
+        )
+
     @property
     def mean(self) -> float:
         """Mean |trainer - engine|, nats."""

@@ -1,5 +1,6 @@
-"""Samples -> a better model, on one device. Blind to algorithms: masks, advantages and weights ride on the
-samples. Sits below the recipes, which decide what to train on and when to save.
+"""Samples -> a better model. Blind to algorithms: masks, advantages and weights ride on the samples; and to
+where the model is, whole on one device or spread over several (`ranks`). Sits below the recipes, which decide
+what to train on and when to save.
 
     trainer = Trainer("runs/demo/weights/v0", TrainConfig(lr=4e-4))
     metrics = trainer.step(rows, loss="policy")
@@ -14,6 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -26,15 +28,15 @@ from transformers import PreTrainedModel
 from patchwright.errors import ConfigError
 from patchwright.train.algorithm import PolicyLoss
 from patchwright.train.attention import enable_trees
-from patchwright.train.batch import attempts, micro_batches, minibatches, normalise, plan
+from patchwright.train.batch import MicroBatch, attempts, dealt, minibatches, normalise
 from patchwright.train.checkpoint import complete_folder, read_state, write_model, write_state
 from patchwright.train.config import LossName, StepMetrics, TrainConfig
 from patchwright.train.lora import Adapter
 from patchwright.train.loss import sft_loss
 from patchwright.train.memory import recompute_layers
-from patchwright.train.model import Batch, collate, load_model, logprobs
-from patchwright.train.objective import PolicyStep
-from patchwright.train.ratio import Drift
+from patchwright.train.model import Batch, collate, load_model
+from patchwright.train.objective import Figures, PolicyStep
+from patchwright.train.ranks import Computed, Ranks
 from patchwright.types import Sample, Weights
 
 __all__ = ["Trainer"]
@@ -53,29 +55,41 @@ class _Tally:
 
 
 class Trainer:
-    """Owns the model and its optimizer; used from one thread."""
+    """Owns the model and its optimizer; used from one thread.
 
-    def __init__(self, model: str | Path, config: TrainConfig) -> None:
+    One rank unless it is given another place among several; then all must make the same calls at the same
+    time, and folders are written by the first.
+    """
+
+    def __init__(self, model: str | Path, config: TrainConfig, ranks: Ranks | None = None) -> None:
         """Load the Hugging Face folder `model`. Raises ConfigError when it or the device cannot be used."""
+        self._ranks = ranks or Ranks(config.device)
+        if self._ranks.count != config.ranks:
+            raise ConfigError(
+                f"a `Trainer` is one rank, and `train.ranks` is {config.ranks}; use `TrainerProcess`"
+            )
         torch.set_num_threads(config.threads)
         self.config = config
         self.origin = Path(model)
         self.steps = 0
         """Calls of `step` so far, those before a resume included."""
-        self._reference: PreTrainedModel | None = None
-        self.model = load_model(self.origin)
-        try:
-            self.model.to(config.device)  # type: ignore[arg-type]
-        except (RuntimeError, AssertionError) as error:
-            raise ConfigError(f"the trainer's device {config.device!r} cannot be used: {error}") from error
-        if config.share_prefixes:
-            enable_trees(self.model)
+        self._reference: Computed | None = None
+        self.model = self._loaded()
         self._adapter = Adapter(self.model, config.lora) if config.lora else None
         if config.recompute:
             recompute_layers(self.model)
+        self._computed = self._ranks.computed(self.model)
         self._optimizer = torch.optim.AdamW(
             self._groups(), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True
         )
+
+    def _loaded(self) -> PreTrainedModel:
+        """The model the trainer starts from."""
+        model = load_model(self.origin)
+        self._ranks.place(model)
+        if self.config.share_prefixes:
+            enable_trees(model)
+        return model
 
     def _groups(self) -> list[dict[str, Any]]:
         """Matrices decay; embeddings, the head and vectors do not."""
@@ -117,7 +131,8 @@ class Trainer:
         if loss == "sft":
             return None
         how = PolicyLoss(normalise=self.config.normalise) if loss == "policy" else loss
-        return PolicyStep(how, self._scores, self._reference_logprobs if how.kl != "none" else None)
+        reference = self._reference_logprobs if how.kl != "none" else None
+        return PolicyStep(how, self._scores, reference, self._ranks.gathered)
 
     def _normalised(self, part: Sequence[Sample], policy: PolicyStep | None, share: float) -> list[Sample]:
         """The rows of an optimizer step, weights scaled; `share` is its part of the step's trajectories."""
@@ -128,13 +143,12 @@ class Trainer:
 
     def _update(self, part: Sequence[Sample], policy: PolicyStep | None, tally: _Tally, share: float) -> None:
         total = 0.0
-        config = self.config
-        rows = self._normalised(part, policy, share)
-        for micro in plan(rows, config.micro_batch_tokens, share=config.share_prefixes):
+        micros = self._micro_batches(self._normalised(part, policy, share))
+        for number, micro in enumerate(micros, start=1):
             tally.computed += micro.computed
-            total += self._accumulate(collate(micro.rows, config.device, micro.forest), policy, tally)
+            total += self._accumulate(self._collate(micro), policy, tally, last=number == len(micros))
         try:
-            self._apply(total, policy, tally)
+            self._apply(sum(self._ranks.gathered(total)), policy, tally)
         finally:
             self._optimizer.zero_grad(set_to_none=True)
 
@@ -142,7 +156,8 @@ class Trainer:
         """Take the optimizer step, unless the gradient is not finite, or not to be believed."""
         if policy:
             policy.check()
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm).item()
+        clipped = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
+        norm = self._ranks.number(clipped)
         tally.grad_norms.append(norm)
         tally.losses.append(total)
         if math.isfinite(norm) and math.isfinite(total):
@@ -150,67 +165,79 @@ class Trainer:
         else:
             tally.skipped += 1
 
-    def _accumulate(self, batch: Batch, policy: PolicyStep | None, tally: _Tally) -> float:
+    def _micro_batches(self, rows: Sequence[Sample], *, share: bool | None = None) -> list[MicroBatch]:
+        """Those this rank computes; with shared prefixes as configured, unless told otherwise."""
+        config, ranks = self.config, self._ranks
+        share = config.share_prefixes if share is None else share
+        return dealt(rows, config.micro_batch_tokens, share=share, rank=ranks.rank, ranks=ranks.count)
+
+    def _collate(self, micro: MicroBatch) -> Batch:
+        return collate(micro.rows, self._ranks.device, micro.forest)
+
+    def _accumulate(self, batch: Batch, policy: PolicyStep | None, tally: _Tally, *, last: bool) -> float:
         entropy = policy is not None and policy.how.entropy_coef != 0
-        logprobs_N, entropy_N = self._logprobs(self.model, batch, train_entropy=entropy)
+        logprobs_N, entropy_N = self._logprobs(self._computed, batch, train_entropy=entropy)
         if policy is None:
             value = sft_loss(logprobs_N, batch.weights_N)
         else:
             value = policy.loss(batch, logprobs_N, entropy_N)
-        torch.autograd.backward(value)
+        self._computed.backward(value, last=last)
         tally.trained += len(batch.target_N)
         tally.entropy += entropy_N.detach().sum().item()
         return value.item()
 
     def _logprobs(
-        self, model: PreTrainedModel, batch: Batch, *, train_entropy: bool = False
+        self, model: Computed, batch: Batch, *, train_entropy: bool = False
     ) -> tuple[Tensor, Tensor]:
-        kind, temperature = torch.device(self.config.device).type, self.config.temperature
-        with torch.autocast(kind, torch.bfloat16, enabled=self.config.dtype == "bfloat16"):
-            return logprobs(model, batch, temperature=temperature, train_entropy=train_entropy)
+        kind, temperature = torch.device(self._ranks.device).type, self.config.temperature
+        alone = self._ranks.count == 1  # what autocast would keep until the end is a whole model
+        with torch.autocast(
+            kind, torch.bfloat16, enabled=self.config.dtype == "bfloat16", cache_enabled=alone
+        ):
+            return model.logprobs(batch, temperature=temperature, train_entropy=train_entropy)
 
     @torch.no_grad()
     def _scores(self, rows: Sequence[Sample]) -> list[list[float]]:
         """Log-probs, as the model is now, of every row's tokens that train."""
-        config, found = self.config, dict[int, list[float]]()
-        for micro in plan(rows, config.micro_batch_tokens, share=config.share_prefixes):
-            batch = collate(micro.rows, config.device, micro.forest)
-            values = iter(self._logprobs(self.model, batch)[0].tolist())
+        found = dict[int, list[float]]()
+        for micro in self._micro_batches(rows):
+            values = iter(self._logprobs(self._computed, self._collate(micro))[0].tolist())
             for row in micro.rows:
                 found[id(row)] = list(islice(values, sum(weight > 0 for weight in row.weights[1:])))
-        return [found[id(row)] for row in rows]
+        mine = {place: found[id(row)] for place, row in enumerate(rows) if id(row) in found}
+        every = {place: scores for part in self._ranks.gathered(mine) for place, scores in part.items()}
+        return [every[place] for place in range(len(rows))]
 
     @torch.no_grad()
     def _reference_logprobs(self, batch: Batch) -> Tensor:
         """Those of the model the trainer started from, loaded when first asked for."""
         if self._reference is None:
-            self._reference = load_model(self.origin)
-            self._reference.to(self.config.device)  # type: ignore[arg-type]
-            if self.config.share_prefixes:
-                enable_trees(self._reference)
+            self._reference = self._ranks.computed(self._loaded())
         return self._logprobs(self._reference, batch)[0]
 
     def _metrics(
         self, tally: _Tally, policy: PolicyStep | None, rows: Sequence[Sample], lr: float, seconds: float
     ) -> StepMetrics:
-        trained = max(1, tally.trained)
-        drift = policy.drift if policy else Drift()
+        sums = self._ranks.gathered((tally.computed, tally.trained, tally.entropy))
+        computed, of_all, entropy = map(sum, zip(*sums, strict=True))
+        trained = max(1, of_all)
+        figures = policy.figures() if policy else Figures()
         return StepMetrics(
             loss=sum(tally.losses) / max(1, len(tally.losses)),
             grad_norm=max(tally.grad_norms, default=0.0),
             tokens=sum(len(row) for row in rows),
-            computed=tally.computed,
-            trained=tally.trained,
+            computed=computed,
+            trained=of_all,
             updates=len(tally.losses) - tally.skipped,
             skipped=tally.skipped,
-            entropy=tally.entropy / trained,
-            clip_fraction=policy.clipped / trained if policy else 0.0,
-            kl=policy.kl / trained if policy else 0.0,
-            reference_kl=policy.reference_kl / trained if policy else 0.0,
-            masked=policy.masked / trained if policy else 0.0,
-            drift=drift.mean,
-            drift_max=drift.largest,
-            drift_kl=drift.kl,
+            entropy=entropy / trained,
+            clip_fraction=figures.clipped / trained,
+            kl=figures.kl / trained,
+            reference_kl=figures.reference_kl / trained,
+            masked=figures.masked / trained,
+            drift=figures.drift.mean,
+            drift_max=figures.drift.largest,
+            drift_kl=figures.drift.kl,
             lr=lr,
             seconds=seconds,
         )
@@ -220,10 +247,10 @@ class Trainer:
         """Mean cross-entropy of the tokens that carry weight, nats; trains nothing. 0 without any."""
         rows = [sample for sample in samples if any(weight > 0 for weight in sample.weights)]
         total = 0.0
-        for part in micro_batches(normalise(rows, "token"), self.config.micro_batch_tokens):
-            batch = collate(part, self.config.device)
-            total += sft_loss(self._logprobs(self.model, batch)[0], batch.weights_N).item()
-        return total
+        for micro in self._micro_batches(normalise(rows, "token"), share=False):
+            batch = self._collate(micro)
+            total += sft_loss(self._logprobs(self._computed, batch)[0], batch.weights_N).item()
+        return sum(self._ranks.gathered(total))
 
     @torch.no_grad()
     def score(self, token_ids: Sequence[int]) -> list[float]:
@@ -232,7 +259,7 @@ class Trainer:
         ids, zeros = tuple(token_ids), (0.0,) * len(token_ids)
         weights = (0.0,) + (1.0,) * (len(ids) - 1)
         row = Sample(token_ids=ids, mask=(0,) * len(ids), logprobs=zeros, advantages=zeros, weights=weights)
-        logprobs_N, _ = self._logprobs(self.model, collate([row], self.config.device))
+        logprobs_N, _ = self._logprobs(self._computed, collate([row], self._ranks.device))
         return [float(value) for value in logprobs_N.tolist()]
 
     # --- saving -------------------------------------------------------------------------------
@@ -242,42 +269,60 @@ class Trainer:
 
         Raises StoreError when the disk refuses.
         """
-        with complete_folder(folder) as beside:
-            self._write_model(beside)
+        state = self._ranks.model_state(self.model)
+        merged = self._adapter.merged(state, self._ranks.collected) if self._adapter else state
+        with self._written(folder) as beside:
+            if beside:
+                write_model(beside, self.model, self.origin, merged)
+            if beside and self._adapter:
+                self._adapter.save(beside / "adapter", state)
         return Weights(version=version, path=str(folder))
-
-    def _write_model(self, folder: Path) -> None:
-        """The weights; with LoRA merged ones, and the adapter alone in `adapter/`."""
-        if self._adapter is None:
-            write_model(folder, self.model, self.origin)
-        else:
-            write_model(folder, self.model, self.origin, self._adapter.merged())
-            self._adapter.save(folder / "adapter")
 
     def save_checkpoint(self, folder: Path) -> None:
         """Write the model, the optimizer and the step count; the folder is also a model folder. With LoRA the
-        adapter is all there is of the model: the rest did not change.
+        adapter is all there is of the model: the rest did not change. Any number of ranks can go on from it.
 
         Raises StoreError when the disk refuses.
         """
-        with complete_folder(folder) as beside:
-            state = {"optimizer": self._optimizer.state_dict(), "steps": self.steps}
-            if self._adapter is None:
-                write_model(beside, self.model, self.origin)
-            else:
-                state["adapter"] = self._adapter.state()
-            write_state(beside, state)
+        ranks = self._ranks
+        state = {"optimizer": ranks.collected(self._optimizer.state_dict()), "steps": self.steps}
+        if self._adapter:
+            state["adapter"] = ranks.collected(self._adapter.state())
+        model = None if self._adapter else ranks.model_state(self.model)
+        with self._written(folder) as beside:
+            if beside and model is not None:
+                write_model(beside, self.model, self.origin, model)
+            if beside:
+                write_state(beside, state)
+
+    def _written(self, folder: Path) -> AbstractContextManager[Path | None]:
+        """`complete_folder` on the first rank, nothing on the others."""
+        return complete_folder(folder) if self._ranks.rank == 0 else nullcontext()
 
     def load_checkpoint(self, folder: Path) -> None:
         """Go on exactly where `save_checkpoint` was called. Raises ConfigError when it is no checkpoint of
         this model."""
         state = read_state(folder)
         try:
-            if self._adapter is None:
-                self.model.load_state_dict(load_model(folder).state_dict())
+            if self._adapter:
+                self._adapter.restore(state.get("adapter", {}), self._ranks.part)
             else:
-                self._adapter.restore(state.get("adapter", {}))
-            self._optimizer.load_state_dict(state["optimizer"])
+                self._restore_model(load_model(folder).state_dict())
+            self._restore_optimizer(state["optimizer"])
         except (RuntimeError, ValueError) as error:
             raise ConfigError(f"{folder} is a checkpoint of another model: {error}") from error
         self.steps = state["steps"]
+
+    def _restore_model(self, state: dict[str, Tensor]) -> None:
+        mine = self.model.state_dict()
+        self.model.load_state_dict({n: self._ranks.part(value, mine.get(n)) for n, value in state.items()})
+
+    def _restore_optimizer(self, state: dict[str, Any]) -> None:
+        """Raises ValueError when it is of other parameters."""
+        places = [weight for group in self._optimizer.param_groups for weight in group["params"]]
+        parts = {
+            number: {name: self._ranks.part(value, weight) for name, value in state["state"][number].items()}
+            for number, weight in enumerate(places)
+            if number in state["state"]
+        }
+        self._optimizer.load_state_dict(state | {"state": parts})

@@ -1,5 +1,8 @@
 """A `Trainer` in its own process: the driver's event loop, full of HTTP and boxes, and the model, full of
-small torch calls, would otherwise fight over one interpreter lock. The driver never imports torch."""
+small torch calls, would otherwise fight over one interpreter lock. The driver never imports torch.
+
+With `TrainConfig.ranks` it is as many processes that share the model (`shards`): all get every call, the
+first one's answer is the answer, and when one fails or dies none is left waiting for it: all are ended."""
 
 from __future__ import annotations
 
@@ -8,14 +11,16 @@ import ctypes
 import json
 import multiprocessing
 import signal
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from patchwright.errors import EngineError
+from patchwright.errors import EngineError, PatchwrightError
 from patchwright.train.algorithm import PolicyLoss
 from patchwright.train.config import LossName, ModelConfig, StepMetrics, TrainConfig
 from patchwright.types import Sample, Weights
@@ -28,32 +33,47 @@ T = TypeVar("T")
 _PDEATHSIG = 1
 """prctl(2): the signal this process gets when its parent dies."""
 
+_GRACE_S = 2.0
+"""How long a death is waited for that would explain another rank's failure."""
+
 _trainer: Trainer | None = None
 """The child's trainer; None in every other process."""
 
 
 class TrainerProcess:
-    """The methods of `Trainer`, awaited. Raises EngineError when the process is gone.
+    """The methods of `Trainer`, awaited. Raises EngineError when a process is gone.
 
     Example: `async with TrainerProcess(folder, config) as trainer: await trainer.step(rows, loss="sft")`
     """
 
     def __init__(self, model: Path, config: TrainConfig) -> None:
         # spawn, not fork: the parent has threads and sockets the child must not inherit
-        self._pool = ProcessPoolExecutor(
-            max_workers=1,
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=_start,
-        )
+        spawn = multiprocessing.get_context("spawn")
+        self._pools = [
+            ProcessPoolExecutor(max_workers=1, mp_context=spawn, initializer=_start)
+            for _ in range(config.ranks)
+        ]
         self._model, self._config = model, config
+        self._meeting: tempfile.TemporaryDirectory[str] | None = None
 
     async def __aenter__(self) -> TrainerProcess:
         try:
-            await self._call(_load, self._model, self._config)
+            await self._load()
         except BaseException:
             await self.close()
             raise
         return self
+
+    async def _load(self) -> None:
+        if len(self._pools) == 1:
+            return await self._call(_load, self._model, self._config)
+        self._meeting = tempfile.TemporaryDirectory(prefix="patchwright-ranks-")
+        meeting = Path(self._meeting.name)
+        await self._gather(
+            (pool, partial(_load_rank, self._model, self._config, rank, meeting))
+            for rank, pool in enumerate(self._pools)
+        )
+        return None
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
@@ -91,19 +111,50 @@ class TrainerProcess:
         await self._call(_load_checkpoint, folder)
 
     async def close(self) -> None:
-        """Stop the process, at once. Closing twice is allowed."""
-        for process in list((self._pool._processes or {}).values()):
-            process.terminate()  # nothing in it is worth waiting for: what matters is on disk
-        await asyncio.to_thread(self._pool.shutdown, wait=True, cancel_futures=True)
+        """Stop the processes, at once. Closing twice is allowed."""
+        for pool in self._pools:
+            for process in list((pool._processes or {}).values()):
+                process.terminate()  # nothing in it is worth waiting for: what matters is on disk
+        for pool in self._pools:
+            await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
+        if self._meeting:
+            self._meeting.cleanup()
 
     async def _call(self, function: Callable[..., T], *args: Any) -> T:
+        """The first rank's answer to a call that all ranks get."""
+        call = partial(function, *args)
+        return (await self._gather((pool, call) for pool in self._pools))[0]
+
+    async def _gather(self, calls: Iterable[tuple[ProcessPoolExecutor, Callable[[], T]]]) -> list[T]:
+        """The answers of all ranks. After a failure of one of several, none is left running."""
+        running: list[asyncio.Future[T]] = []
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
-        except BrokenProcessPool as error:
-            raise EngineError(
-                "the trainer's process died (killed, or out of memory); the last checkpoint is whole: "
-                "run the same command again"
-            ) from error
+            for pool, call in calls:
+                running.append(asyncio.get_running_loop().run_in_executor(pool, call))
+            return await asyncio.gather(*running)
+        except Exception as error:
+            if len(self._pools) > 1:
+                error = await _cause(error, running)
+                await self.close()
+            if isinstance(error, BrokenProcessPool):
+                raise self._died() from error
+            raise error
+
+    def _died(self) -> EngineError:
+        count = len(self._pools)
+        who = "the trainer's process" if count == 1 else f"one of the trainer's {count} processes"
+        return EngineError(
+            f"{who} died (killed, or out of memory); the last checkpoint is whole: run the same command again"
+        )
+
+
+async def _cause(first: Exception, calls: Sequence[asyncio.Future[Any]]) -> Exception:
+    """Why a call failed on some rank: when another died, this one saw only a connection that ended."""
+    if not isinstance(first, PatchwrightError | BrokenProcessPool):
+        await asyncio.wait(calls, timeout=_GRACE_S)
+        failed = [error for call in calls if call.done() and (error := call.exception())]
+        first = next((error for error in failed if isinstance(error, BrokenProcessPool)), first)
+    return first
 
 
 def _start() -> None:
@@ -118,6 +169,15 @@ def _load(model: Path, config: TrainConfig) -> None:
 
     global _trainer
     _trainer = Trainer(model, config)
+
+
+def _load_rank(model: Path, config: TrainConfig, rank: int, meeting: Path) -> None:
+    """As `_load`, one of several."""
+    from patchwright.train.shards import Shards
+    from patchwright.train.trainer import Trainer
+
+    global _trainer
+    _trainer = Trainer(model, config, Shards(config, rank=rank, meeting=meeting))
 
 
 def _child() -> Trainer:

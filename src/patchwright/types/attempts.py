@@ -14,7 +14,7 @@ from patchwright.types.model import Turn
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentExit:
     """How an agent stopped. Reasons: `submitted`, `max_turns`, `format_errors`, `context_full`,
-    `budget`, `time_limit`, `exit_N` (a program's status), or an agent's own word.
+    `budget`, `engine_failed`, `time_limit`, `exit_N` (a program's status), or an agent's own word.
 
     Example: `AgentExit(reason="submitted", steps=(Step(command="ls", exec=...),))`
     """

@@ -6,18 +6,11 @@ It drops a reply that it cannot read and says so to the model: the record names 
 from __future__ import annotations
 
 from patchwright.agent.command import FOLDER, CommandConfig, Program
-from patchwright.agent.harness.parts import DRIVE, LAUNCHER, driver, wheels
-from patchwright.agent.kit import Plan
+from patchwright.agent.harness.parts import DRIVE, DRIVER, python_kit
 
 __all__ = ["PLAN", "program"]
 
-PLAN = Plan(
-    name="mini-swe-agent",
-    pythons=("", "3.12", "3.13", "3.11"),
-    wheels=wheels("mini-swe-agent"),
-    files=LAUNCHER,
-    programs=tuple(LAUNCHER),
-)
+PLAN = python_kit("mini-swe-agent", ("", "3.12", "3.13", "3.11"))
 
 
 def program(config: CommandConfig) -> Program:
@@ -27,7 +20,7 @@ def program(config: CommandConfig) -> Program:
         name=PLAN.name,
         plan=PLAN,
         command=DRIVE,
-        files=lambda _: driver("mini"),
+        resident=DRIVER,
         outside=config.outside,
         env=env,
         keep=(f"{FOLDER}/trajectory.json",),

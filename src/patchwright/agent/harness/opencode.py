@@ -22,8 +22,9 @@ PLAN = Plan(
     as_is=("opencode/bin/opencode",),
 )
 _NO_TOOLS = ("webfetch", "websearch", "task", "skill", "todowrite")
-_LIMIT = {"context": 10_000_000, "output": 8192}
-"""Tokens. The first is beyond any context, so that it never compacts."""
+_LIMIT = {"context": 10_000_000, "output": 65536}
+"""Tokens. The first is beyond any context, so that it never compacts; of the second the session's bound
+(`line.sampling.max_tokens`) leaves what it will."""
 
 
 def program(config: CommandConfig) -> Program:

@@ -7,18 +7,11 @@ Its packages need Python 3.12 or later.
 from __future__ import annotations
 
 from patchwright.agent.command import FOLDER, CommandConfig, Program
-from patchwright.agent.harness.parts import DRIVE, LAUNCHER, driver, wheels
-from patchwright.agent.kit import Plan
+from patchwright.agent.harness.parts import DRIVE, DRIVER, python_kit
 
 __all__ = ["PLAN", "program"]
 
-PLAN = Plan(
-    name="openhands",
-    pythons=("3.12", "3.13"),
-    wheels=wheels("openhands"),
-    files=LAUNCHER,
-    programs=tuple(LAUNCHER),
-)
+PLAN = python_kit("openhands", ("3.12", "3.13"))
 
 
 def program(config: CommandConfig) -> Program:
@@ -27,7 +20,7 @@ def program(config: CommandConfig) -> Program:
         name=PLAN.name,
         plan=PLAN,
         command=DRIVE,
-        files=lambda _: driver("openhands"),
+        resident=DRIVER,
         keep=(f"{FOLDER}/events.jsonl",),
         statuses={53: "max_turns"},
     )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from importlib.resources import files
 
-from patchwright.agent.command import FOLDER
-from patchwright.agent.kit import Npm
+from patchwright.agent.kit import PYTHON, Npm, Plan
 
-__all__ = ["DRIVE", "LAUNCHER", "NODE", "driver", "npm", "text", "wheels"]
+__all__ = ["DRIVE", "DRIVER", "LAUNCHER", "NODE", "npm", "python_kit", "text"]
 
 
 def npm(name: str, version: str, into: str, keep: tuple[str, ...] = ()) -> Npm:
@@ -20,15 +18,15 @@ def npm(name: str, version: str, into: str, keep: tuple[str, ...] = ()) -> Npm:
     return Npm(name=name, version=version, into=into, keep=keep, integrity=digests)
 
 
-DRIVE = '"$KIT/bin/python" -I "$OUT/drive.py"'
-"""Starts a driver with the kit's Python, in a box and outside."""
-LAUNCHER = {
-    "bin/python": """#!/bin/sh
+DRIVER = "drive.py"
+"""In a kit: our program that runs the agent on one task."""
+DRIVE = f'"$KIT/{PYTHON}" -I "$KIT/{DRIVER}"'
+"""Starts it with the kit's Python, in a box and outside."""
+LAUNCHER = """#!/bin/sh
 kit=${0%/bin/python}
 exec "$kit/lib/ld.so" --library-path "$kit/lib:$kit/python/lib" "$kit"/python/bin/python3.* "$@"
 """
-}
-"""Starts it by the kit's own loader, wherever the kit is; nothing is exported to what it starts."""
+"""The kit's Python, by the kit's own loader, wherever the kit is; nothing is exported to what it starts."""
 
 
 def text(path: str) -> str:
@@ -36,14 +34,15 @@ def text(path: str) -> str:
     return files(__package__).joinpath(path).read_text(encoding="utf-8")
 
 
-def driver(name: str) -> Mapping[str, str]:
-    """One of our programs, as a file of the home it runs in: `DRIVE` starts it."""
-    return {f"{FOLDER}/drive.py": text(f"drivers/{name}.py")}
-
-
-def wheels(name: str) -> tuple[str, ...]:
-    """The packages of a kit, every one pinned."""
-    return tuple(text(f"pins/{name}.txt").split())
+def python_kit(name: str, pythons: tuple[str, ...]) -> Plan:
+    """A kit with an interpreter, pinned packages, and the driver `drivers/NAME.py`."""
+    return Plan(
+        name=name,
+        pythons=pythons,
+        wheels=tuple(text(f"pins/{name}.txt").split()),
+        files={PYTHON: LAUNCHER, DRIVER: text(f"drivers/{name.replace('-', '_')}.py")},
+        programs=(PYTHON,),
+    )
 
 
 NODE = npm("node-linux-{arch}", "22.23.3", "node", ("bin/node",))

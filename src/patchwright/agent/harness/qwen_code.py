@@ -21,8 +21,9 @@ PLAN = Plan(
     npm=(NODE, npm("@qwen-code/qwen-code", "0.24.4", "qwen")),
     programs=("qwen/vendor/ripgrep/x64-linux/rg", "qwen/vendor/ripgrep/arm64-linux/rg"),
 )
-_REPLY = 8192
-"""Tokens it asks for; unset, it throws away a reply that was cut and asks again for more."""
+_REPLY = 65536
+"""Tokens it asks for; the session's bound (`line.sampling.max_tokens`) leaves of them what it will. Unset, it
+throws away a reply that was cut and asks again for more."""
 _COMMAND = (
     '"$KIT/node/bin/node" --expose-gc --disable-wasm-trap-handler --wasm-max-mem-pages=4096 '
     '"$KIT/qwen/cli.js" --auth-type openai -m "$OPENAI_MODEL" --yolo '

@@ -23,6 +23,7 @@ from patchwright.recipes.data.write import check_ending, write_rows
 from patchwright.recipes.legible import legible
 from patchwright.recipes.progress import View
 from patchwright.recipes.seed_files import write_attempt
+from patchwright.recipes.stages import stages_like
 from patchwright.recipes.task_import import benchmark_tasks
 from patchwright.render import Renderer
 from patchwright.store import Run
@@ -46,7 +47,7 @@ class Request:
     form: str = ""
     """A form's name; the kind's first when empty."""
     stage: str = ""
-    """Attempts of this stage only."""
+    """Pattern of the stages whose attempts are wanted; all when empty."""
     selection: Selection = field(default_factory=Selection)
     benchmark: str = ""
     """What must not be in it: a task file, or rows as `tasks import` takes them."""
@@ -82,7 +83,6 @@ def export_rows(request: Request, out: Path, view: View) -> Written:
     count = write_rows(out, _numbered(rows) if request.kind == "slime" else rows, form.columns)
     left_out = chosen.left_out + lost
     if not count:
-        out.unlink()
         raise ConfigError(f"no attempt is left to write ({_told(left_out) or 'the runs are empty'})")
     view.say(f"{out}: {count} rows of {len(chosen.kept) - lost.total()} attempts")
     if left_out:
@@ -140,11 +140,21 @@ def read_tools(file: Path | None) -> Sequence[Mapping[str, Any]]:
 
 def _attempts(request: Request) -> Iterator[tuple[str, Mapping[str, Any], Trajectory]]:
     """Name and config of its run, and every attempt asked for."""
-    names = _names(request.runs)
+    names, wanted = _names(request.runs), _stages(request)
     for path in request.runs:
         with Run.open(path) as run:
-            for trajectory in run.trajectories(stage=request.stage or None):
-                yield names[path], run.config, trajectory
+            for stage in wanted:
+                for trajectory in run.trajectories(stage=stage):
+                    yield names[path], run.config, trajectory
+
+
+def _stages(request: Request) -> list[str]:
+    """Raises ConfigError when no run has one that is wanted."""
+    found: list[str] = []
+    for path in request.runs:
+        with Run.open(path) as run:
+            found += {entry.stage for entry in run.entries()}
+    return stages_like(request.stage, found, f"{', '.join(map(str, request.runs))}")
 
 
 def _names(runs: Sequence[Path]) -> dict[Path, str]:

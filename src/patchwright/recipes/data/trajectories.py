@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +42,16 @@ def import_trajectories(source: str, run: Path, split: str, unjudged: bool | Non
     and for a row without a verdict when `unjudged` is None.
     """
     lost: Counter[str] = Counter()
-    count = 0
+    count, batches = 0, _batched(_attempts(source, split, unjudged, lost))
+    first = next(batches, None)
+    if first is None:
+        why = "; ".join(lost) or "it has no rows"
+        raise ConfigError(f"no row of {source} can be taken: {legible(why)}")
     with Run.create_or_open(run, {"import": source, "split": split}) as stored:
-        for batch in _batched(_attempts(source, split, unjudged, lost)):
+        for batch in chain([first], batches):
             stored.put_many(batch, stage=STAGE, step=0, version=0)
             count += len(batch)
         stored.seal(STAGE, 0)
-    if not count:
-        raise ConfigError(f"no row of {source} holds a conversation ({legible(str(dict(lost)))})")
     view.say(f"{run}: {count} attempts")
     for why, number in lost.most_common(5):
         view.say(f"left out: {number} rows, {legible(why)}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 from patchwright.errors import ConfigError
@@ -26,7 +25,8 @@ def check_ending(out: Path) -> None:
 
 
 def write_rows(out: Path, rows: Iterable[Row], columns: Mapping[str, str]) -> int:
-    """Write the rows and say how many there were. Raises StoreError when the disk refuses."""
+    """Write the rows and say how many there were; without any nothing is written, and a file that is there
+    stays. Raises StoreError when the disk refuses."""
     check_ending(out)
     count = 0
 
@@ -36,21 +36,16 @@ def write_rows(out: Path, rows: Iterable[Row], columns: Mapping[str, str]) -> in
             count += 1
             yield row
 
-    with _beside(out) as beside:
-        (_parquet if out.suffix == ".parquet" else _lines)(beside, counted(), columns)
-    return count
-
-
-@contextmanager
-def _beside(out: Path) -> Iterator[Path]:
     beside = out.with_name(out.name + ".tmp")
     with files.attributed("write rows", out):
         out.parent.mkdir(parents=True, exist_ok=True)
         try:
-            yield beside
-            files.commit(beside, out)
+            (_parquet if out.suffix == ".parquet" else _lines)(beside, counted(), columns)
+            if count:
+                files.commit(beside, out)
         finally:
             beside.unlink(missing_ok=True)
+    return count
 
 
 def _lines(path: Path, rows: Iterator[Row], columns: Mapping[str, str]) -> None:

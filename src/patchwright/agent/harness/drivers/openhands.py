@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, f"{os.environ['KIT']}/site")
+sys.path.insert(0, str(Path(__file__).with_name("site")))
 os.environ |= {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # without it litellm looks the prices up, and fails to start
     "LITELLM_TELEMETRY": "False",

@@ -10,11 +10,11 @@ import socket
 import sys
 from pathlib import Path
 
-sys.path.insert(0, f"{os.environ['KIT']}/site")
+sys.path.insert(0, str(Path(__file__).with_name("site")))
 os.environ |= {
     "MSWEA_SILENT_STARTUP": "1",
     "MSWEA_COST_TRACKING": "ignore_errors",
-    "MSWEA_GLOBAL_CONFIG_DIR": os.environ["OUT"],
+    "MSWEA_GLOBAL_CONFIG_DIR": os.environ.get("OUT", "/tmp"),
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "LITELLM_TELEMETRY": "False",
 }

@@ -1,0 +1,279 @@
+"""A model spread over two processes does what one process does, from a call to the folders it leaves."""
+
+import asyncio
+import math
+import multiprocessing
+import os
+import signal
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from tests.train import rank_failures, rank_jobs
+from transformers import Qwen3ForCausalLM
+
+from patchwright.errors import ConfigError, EngineError, StoreError
+from patchwright.train.algorithm import PolicyLoss
+from patchwright.train.batch import dealt, plan
+from patchwright.train.config import LoraConfig, TrainConfig
+from patchwright.train.model import collate, new_model
+from patchwright.train.shards import Shards
+from patchwright.train.tokenizer import train_tokenizer
+from patchwright.train.trainer import Trainer
+from patchwright.train.worker import TrainerProcess
+from patchwright.types import Sample
+
+FREE = PolicyLoss(max_drift=99)
+LOSSES = [
+    "sft",
+    replace(FREE, kl="k3", kl_coef=0.1, entropy_coef=0.01),
+    replace(FREE, surrogate="gspo"),
+    FREE,
+]
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """Calls a job on two ranks at once and gives what both answered."""
+    spawn = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as meeting:
+        pools = [ProcessPoolExecutor(1, mp_context=spawn) for _ in range(2)]
+
+        def both(job, *args, **more):
+            calls = [pool.submit(job, *args, **more) for pool in pools]
+            return [call.result(timeout=300) for call in calls]
+
+        calls = [pool.submit(rank_jobs.meet, rank, 2, Path(meeting)) for rank, pool in enumerate(pools)]
+        for call in calls:
+            call.result(timeout=300)
+        try:
+            yield both
+        finally:
+            for pool in pools:
+                for process in pool._processes.values():
+                    process.kill()
+                pool.shutdown()
+
+
+@pytest.fixture
+def rows(make_rows):
+    """Nine rows, and five attempts that begin alike."""
+
+    def behind(row):
+        pad = (0,) * 30
+        return replace(
+            row,
+            trajectory_id="s" + row.trajectory_id,
+            token_ids=(*range(10, 40), *row.token_ids),
+            mask=pad + row.mask,
+            **{name: (0.0,) * 30 + getattr(row, name) for name in ("logprobs", "advantages", "weights")},
+        )
+
+    found = make_rows(9)
+    return found + [behind(row) for row in found[:5]]
+
+
+def same_tensors(first, second, bound=1e-6):
+    one, two = load_file(first), load_file(second)
+    assert one.keys() == two.keys()
+    for name in one:
+        assert one[name].dtype == two[name].dtype == torch.float32
+        assert (one[name] - two[name]).norm() <= bound * one[name].norm(), name
+
+
+def same_answers(alone, together, rel=1e-5):
+    assert together[0] == together[1], "both ranks know the same"
+    for one, two in zip(alone[0], together[0][0], strict=True):
+        assert asdict(two) == pytest.approx(asdict(one), rel=rel, abs=1e-6)
+    assert together[0][1] == pytest.approx(alone[1], rel=rel)
+
+
+CONFIGS = {
+    "plain": TrainConfig(lr=1e-3, minibatches=2, micro_batch_tokens=120, weight_decay=0.1),
+    "recompute": TrainConfig(lr=1e-3, micro_batch_tokens=120, recompute=True, normalise="token"),
+    "lora": TrainConfig(lr=1e-3, micro_batch_tokens=120, recompute=True, lora=LoraConfig(rank=4)),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_two_ranks_train_what_one_does(pair, model_folder, rows, tmp_path, name):
+    jobs = [(rows, loss) for loss in (LOSSES if name == "plain" else LOSSES[:2])]
+    alone = rank_jobs.train(model_folder, CONFIGS[name], jobs, weights=tmp_path / "one")
+    together = pair(rank_jobs.train, model_folder, CONFIGS[name], jobs, weights=tmp_path / "two")
+    same_answers(alone, together)
+    assert alone[0][1].reference_kl > 0 and alone[0][1].updates == CONFIGS[name].minibatches
+    files = {path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*.*")}
+    assert files == {path.relative_to(tmp_path / "two") for path in (tmp_path / "two").rglob("*.*")}
+    for file in (file for file in files if file.suffix == ".safetensors"):
+        # an adapter's B starts at 0: it is all move, and a move is as exact as its gradient
+        bound = 1e-5 if "adapter" in file.parts else 1e-6
+        same_tensors(tmp_path / "one" / file, tmp_path / "two" / file, bound)
+
+
+def test_bfloat16_arithmetic_is_the_same_on_two_ranks(pair, model_folder, rows):
+    config = TrainConfig(lr=0.0, dtype="bfloat16", micro_batch_tokens=120)
+    alone = rank_jobs.train(model_folder, config, [(rows, "sft")])
+    same_answers(alone, pair(rank_jobs.train, model_folder, config, [(rows, "sft")]), rel=2e-2)
+
+
+def test_more_ranks_than_rows_and_updates_that_are_left_out(pair, model_folder, rows, tmp_path):
+    poisoned = replace(rows[0], advantages=(math.nan,) * len(rows[0]))
+    jobs = [([rows[0]], FREE), ([poisoned, rows[1]], FREE), ([], FREE), ([rows[2]], "sft")]
+    config = TrainConfig(lr=1e-3)
+    alone = rank_jobs.train(model_folder, config, jobs, weights=tmp_path / "one")
+    together = pair(rank_jobs.train, model_folder, config, jobs, weights=tmp_path / "two")
+    assert [(m.updates, m.skipped) for m in together[0][0][:4]] == [(1, 0), (0, 1), (0, 0), (1, 0)]
+    assert together[0][1] == pytest.approx(alone[1], rel=1e-5)
+    same_tensors(tmp_path / "one" / "model.safetensors", tmp_path / "two" / "model.safetensors")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_logits_in_pieces_have_the_same_gradients(pair, tiny, tmp_path, make_rows, tied):
+    """Of a head that is the embedding, or its own; added up on each rank, or after every micro-batch."""
+    model = new_model(tiny, train_tokenizer([], vocab_size=260))
+    model.config.tie_word_embeddings = tied
+    Qwen3ForCausalLM(model.config).save_pretrained(tmp_path / "v0")
+    batches = [collate(make_rows(3, seed=seed)) for seed in range(4)]
+    alone = rank_jobs.gradients(tmp_path / "v0", batches, max_logits=2**25, holds=True)
+    assert ("lm_head.weight" in alone) is not tied
+    for holds in (True, False):
+        together = pair(rank_jobs.gradients, tmp_path / "v0", batches, max_logits=7 * 260, holds=holds)[0]
+        for name, wanted in alone.items():
+            torch.testing.assert_close(together[name], wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("lora", [None, LoraConfig(rank=4)])
+def test_a_checkpoint_of_two_ranks_goes_on_with_one_and_back(pair, model_folder, make_rows, tmp_path, lora):
+    config = TrainConfig(lr=3e-3, minibatches=2, weight_decay=0.1, lora=lora)
+    jobs = [(make_rows(6, seed=seed), "policy" if seed % 2 else "sft") for seed in range(3)]
+    whole = rank_jobs.train(model_folder, config, jobs, weights=tmp_path / "whole")
+    pair(rank_jobs.train, model_folder, config, jobs[:1], checkpoint=tmp_path / "2")
+    rank_jobs.train(model_folder, config, jobs[1:2], resume=tmp_path / "2", checkpoint=tmp_path / "1")
+    together = pair(
+        rank_jobs.train,
+        model_folder,
+        config,
+        jobs[2:],
+        resume=tmp_path / "1",
+        weights=tmp_path / "resumed",
+    )
+    same_answers((whole[0][2:], whole[1]), together)
+    same_tensors(tmp_path / "whole" / "model.safetensors", tmp_path / "resumed" / "model.safetensors")
+    names = {path.name for path in (tmp_path / "1").iterdir()}
+    assert names == {path.name for path in (tmp_path / "2").iterdir()}
+
+
+def test_what_one_rank_refuses_all_refuse(pair, model_folder, rows, tmp_path):
+    config = TrainConfig(lr=1e-3, micro_batch_tokens=120)
+    for loss in (PolicyLoss(max_drift=0.01), PolicyLoss(max_drift=0.01, correction="tis")):
+        alone = rank_jobs.refused(model_folder, config, rows, loss)
+        assert "engine and trainer disagree" in alone[0]
+        assert pair(rank_jobs.refused, model_folder, config, rows, loss) == [alone, alone]
+    Trainer(model_folder, TrainConfig(lora=LoraConfig(rank=2))).save_checkpoint(tmp_path / "lora")
+    other = config.model_copy(update={"lora": LoraConfig(rank=4)})
+    for message, updates in pair(rank_jobs.refused, model_folder, other, rows, "sft", tmp_path / "lora"):
+        assert "checkpoint of another model" in message and updates == 1
+
+
+# --- processes --------------------------------------------------------------------------------
+
+
+def test_a_trainer_of_two_processes_trains_and_ends_when_one_is_killed(model_folder, rows, tmp_path):
+    config = TrainConfig(lr=1e-3, micro_batch_tokens=120, ranks=2)
+    alone = Trainer(model_folder, config.model_copy(update={"ranks": 1}))
+
+    async def run():
+        async with TrainerProcess(model_folder, config) as trainer:
+            told = await trainer.step(rows, loss=FREE)
+            assert told.loss == pytest.approx(alone.step(rows, loss=FREE).loss, rel=1e-5)
+            steps = await trainer.steps([rows[:4], rows[4:]], loss="sft", lr_scales=[1.0, 0.5])
+            assert steps.updates == 1 and await trainer.evaluate(rows) > 0
+            weights = await trainer.save_weights(tmp_path / "v1", 1)
+            await trainer.save_checkpoint(tmp_path / "2")
+            await trainer.load_checkpoint(tmp_path / "2")
+            scores = await trainer.score(rows[0].token_ids)
+            assert scores == pytest.approx(
+                Trainer(weights.path, TrainConfig()).score(rows[0].token_ids), rel=1e-5
+            )
+            pids = [pid for pool in trainer._pools for pid in pool._processes]
+            waiting = asyncio.create_task(trainer.steps([rows] * 1000, loss="sft", lr_scales=[1.0] * 1000))
+            await asyncio.sleep(0.3)  # in the midst of it, or before: both must end
+            os.kill(pids[1], signal.SIGKILL)
+            with pytest.raises(EngineError, match="one of the trainer's 2 processes died"):
+                await asyncio.wait_for(waiting, 300)
+            return pids
+
+    for pid in asyncio.run(run()):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "told"),
+    [
+        (partial(rank_failures.fail, StoreError("the disk is full")), partial(time.sleep, 600), StoreError),
+        (partial(rank_failures.fail, RuntimeError("connection closed")), rank_failures.die, EngineError),
+        (partial(rank_failures.fail, RuntimeError("out of memory")), partial(time.sleep, 600), RuntimeError),
+    ],
+    ids=["refuses", "saw a death", "breaks"],
+)
+def test_a_rank_that_fails_ends_all_and_its_cause_is_told(model_folder, one, other, told):
+    async def run():
+        trainer = TrainerProcess(model_folder, TrainConfig(ranks=2))
+        calls = zip(trainer._pools, (one, other), strict=True)
+        with pytest.raises(told):
+            await asyncio.wait_for(trainer._gather(calls), 300)
+        return [pool._processes for pool in trainer._pools]
+
+    assert asyncio.run(run()) == [None, None], "both have ended"
+
+
+def test_mistakes_about_ranks_are_one_sentence(model_folder, tmp_path):
+    with pytest.raises(ConfigError, match="is one rank"):
+        Trainer(model_folder, TrainConfig(ranks=2))
+    with pytest.raises(ConfigError, match="takes a GPU per rank"):
+        Shards(TrainConfig(ranks=2, device="cuda:1"), rank=0, meeting=tmp_path)
+    with pytest.raises(ConfigError, match="needs as many GPUs"):
+        Shards(TrainConfig(ranks=99, device="cuda"), rank=0, meeting=tmp_path)
+
+
+# --- who computes what ------------------------------------------------------------------------
+
+
+def blank(number, length, shared):
+    ids = tuple(range(shared)) + tuple(1000 * (number + 1) + at for at in range(length))
+    zeros = (0.0,) * len(ids)
+    ones = (*zeros[:-1], 1.0)
+    return Sample(token_ids=ids, mask=(0,) * len(ids), logprobs=zeros, advantages=zeros, weights=ones)
+
+
+@given(
+    lengths=st.lists(st.tuples(st.integers(2, 300), st.sampled_from([0, 30])), max_size=25),
+    budget=st.integers(10, 400),
+    ranks=st.integers(2, 5),
+    share=st.booleans(),
+)
+def test_ranks_share_out_every_row_once_and_take_as_many_turns(lengths, budget, ranks, share):
+    rows = [blank(number, *length) for number, length in enumerate(lengths)]
+    parts = [dealt(rows, budget, share=share, rank=rank, ranks=ranks) for rank in range(ranks)]
+    assert len({len(part) for part in parts}) == 1
+    trained = [row for part in parts for micro in part for row in micro.rows if any(row.weights)]
+    assert sorted(map(id, trained)) == sorted(map(id, rows))
+    for micro in (micro for part in parts for micro in part):
+        assert micro.computed <= max(budget, *(len(row) for row in micro.rows))
+    turns = [max(micro.computed for micro in turn) for turn in zip(*parts, strict=True)]
+    assert sum(turns) <= sum(micro.computed for micro in plan(rows, budget, share=share))
+
+
+def test_one_small_micro_batch_is_cut_for_two_ranks():
+    rows = [blank(number, 20, 0) for number in range(10)]
+    parts = [dealt(rows, 1000, share=True, rank=rank, ranks=2) for rank in range(2)]
+    assert [[len(micro.rows) for micro in part] for part in parts] == [[5], [5]]
