@@ -1,18 +1,22 @@
 """kill -9 of a whole `train rl`, in the middle of a round and of an update: the same next batch, the same
 weights to the bit, every group trained once."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 import pytest
 from tests.e2e.conftest import PATCHWRIGHT
 from tests.recipes.rl_parts import SETTINGS, toml, write_model, write_small_tasks
 
+from patchwright.config import load_config
+from patchwright.errors import StoreError
 from patchwright.recipes.rl import RlConfig, policy_samples
 from patchwright.recipes.settings import Settings
 from patchwright.store import Run
@@ -20,6 +24,7 @@ from patchwright.train.trainer import Trainer
 from patchwright.types import Trajectory
 
 pytestmark = pytest.mark.e2e
+T = TypeVar("T")
 
 ALGORITHM = {"length_coef": 1.0, "entropy_coef": 0.01, "kl": "k3"}
 """A gradient though nothing is ever resolved; the reference makes an update long enough to be hit."""
@@ -36,8 +41,6 @@ def command(folder: Path, model: Path, *, concurrency: int, **rl: object) -> lis
 
 
 def config_of(words: list[str]) -> RlConfig:
-    from patchwright.config import load_config
-
     return load_config(Settings, Path(words[-1])).rl
 
 
@@ -63,15 +66,19 @@ def kill_when(words: list[str], reached: Callable[[], bool]) -> None:
 
 def attempts(folder: Path, step: int) -> int:
     """How many of a round are stored."""
-    if not (folder / "run.db").exists():
-        return 0
-    with Run.open(folder) as run:
-        return len(run.entries(stage="rl", step=step))
+    return len(peek(folder, lambda run: run.entries(stage="rl", step=step)) or ())
 
 
 def late_groups(folder: Path) -> dict[int, list[str]]:
-    with Run.open(folder) as run:
-        return {mark.step: mark.info["groups"] for mark in run.marks("rl-late")}
+    return peek(folder, lambda run: {m.step: m.info["groups"] for m in run.marks("rl-late")}) or {}
+
+
+def peek(folder: Path, look: Callable[[Run], T]) -> T | None:
+    """Into a run that another process writes; None while there is none, or it is being made."""
+    if (folder / "run.db").exists():
+        with contextlib.suppress(StoreError), Run.open(folder) as run:
+            return look(run)
+    return None
 
 
 def trained_in(folder: Path, step: int) -> list[Trajectory]:
@@ -95,7 +102,7 @@ def test_a_killed_run_comes_to_the_same_batches_and_weights_to_the_bit(tmp_path:
     words = command(killed, model, **rounds)
     kill_when(words, lambda: attempts(killed, 1) >= 1)
     assert attempts(killed, 1) < 2, "in the middle of the round"
-    kill_when(words, lambda: 1 in late_marks(killed))
+    kill_when(words, lambda: 1 in late_groups(killed))
     assert not (killed / "checkpoints" / "1").exists(), "in the middle of the update"
     finish(words)
     assert late_groups(killed) == late_groups(whole) and late_groups(whole)[1] and not late_groups(whole)[2]
@@ -104,10 +111,6 @@ def test_a_killed_run_comes_to_the_same_batches_and_weights_to_the_bit(tmp_path:
         assert batches[0] == batches[1] and batches[0]
         assert weights(killed, step) == weights(whole, step)
     assert weights(whole, 2) != weights(whole, 1) != (model / "model.safetensors").read_bytes()
-
-
-def late_marks(folder: Path) -> set[int]:
-    return set(late_groups(folder)) if (folder / "run.db").exists() else set()
 
 
 def test_every_group_is_trained_once_whatever_was_killed_and_started_ahead(tmp_path: Path):

@@ -27,6 +27,7 @@ def train(model, config, jobs, *, resume=None, weights=None, checkpoint=None):
     """A `step` for each (rows, loss); returns their metrics, and what the trainer then measures."""
     trainer = Trainer(model, config.model_copy(update={"ranks": RANKS.count}), RANKS)
     if resume:
+        trainer.score(jobs[0][0][0].token_ids)  # leaves no whole copy behind that would hide what is loaded
         trainer.load_checkpoint(resume)
     told = [replace(trainer.step(rows, loss=loss), seconds=0, computed=0) for rows, loss in jobs]
     rows = jobs[-1][0]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from patchwright.errors import ConfigError, StoreError
@@ -170,6 +171,17 @@ def test_saved_weights_load_into_transformers_unchanged(model_folder, make_rows,
     assert loaded.get_input_embeddings().weight is loaded.get_output_embeddings().weight
     assert AutoTokenizer.from_pretrained(weights.path).eos_token == "<|im_end|>"
     assert Trainer(weights.path, TrainConfig()).score([5, 6, 7]) == trainer.score([5, 6, 7])
+
+
+def test_a_head_tied_to_the_embedding_is_in_the_file_too(model_folder, make_rows, tmp_path):
+    """Engines that replace weights in place, by name, would keep the head they have."""
+    trainer = Trainer(model_folder, TrainConfig(lr=1e-2))
+    trainer.step(make_rows(4), loss="sft")
+    trainer.save_weights(tmp_path / "v1", version=1)
+    written = load_file(tmp_path / "v1" / "model.safetensors")
+    embedding = trainer.model.get_input_embeddings().weight
+    assert torch.equal(written["lm_head.weight"], embedding)
+    assert torch.equal(written["model.embed_tokens.weight"], embedding)
 
 
 def test_a_failed_save_leaves_the_old_folder_whole(model_folder, tmp_path):

@@ -164,7 +164,7 @@ class _Sharded(Computed):
         """See `Computed`."""
         found = cast(nn.Module, self._root)(batch, temperature, train_entropy, self.max_logits)
         if not torch.is_grad_enabled():
-            self._root.reshard()  # no backward pass will, and an update would go past the whole copy
+            self._root.reshard()  # no backward pass will, and the optimizer's tensors are the parts
         return cast(tuple[Tensor, Tensor], found)
 
     def backward(self, loss: Tensor, *, last: bool) -> None:

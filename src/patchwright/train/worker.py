@@ -223,7 +223,7 @@ async def create_model(folder: Path, config: ModelConfig, tokenizer: Path) -> No
     try:
         await asyncio.get_running_loop().run_in_executor(pool, _create_model, folder, config, tokenizer)
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
 
 
 def _create_model(folder: Path, config: ModelConfig, source: Path) -> None:
