@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from patchwright.errors import ConfigError, SandboxError
-from patchwright.sandbox import kernel, wire
+from patchwright.sandbox import kernel, syscalls, wire
 from patchwright.sandbox.base import Resident
 
 __all__ = ["START", "ForkServer", "Kind", "first_frame", "prefixes", "readable", "settings_in_the_way"]
@@ -163,15 +163,17 @@ def _spawn(control: int, kind: Kind) -> subprocess.Popen[bytes]:
         settings = json.dumps({**json.loads(settings), "resident": asdict(kind.resident)})
         program = _on_machine(kind.resident.python, dict(kind.mounts))
         command = [program, "-I", "-B", "-c", _BOOT_RESIDENT, _SOURCE, str(control), settings]
+    env = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/nonexistent", **dict(kind.env)}
     try:
-        return subprocess.Popen(
-            command,
-            pass_fds=[control],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            cwd="/",
-            env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/nonexistent", **dict(kind.env)},
-        )
+        with syscalls.fixed_addresses():
+            return subprocess.Popen(
+                command,
+                pass_fds=[control],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                cwd="/",
+                env=env,
+            )
     except OSError as error:
         raise SandboxError(f"the fork server of the boxes cannot be started: {error}") from error
 
