@@ -1,4 +1,4 @@
-"""`train new`, `train sft`, `train rl`: from trajectories, or tasks, to weights."""
+"""`train new`, `train import`, `train sft`, `train rl`: from trajectories, or tasks, to weights."""
 
 from __future__ import annotations
 
@@ -28,6 +28,18 @@ def new(
     from patchwright.recipes.settings import Settings
 
     execute(run_new_model(load_config(Settings, config, override or ()).new, tasks, out))
+    output().print(f"model  {out}")
+
+
+@app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(help="A model in GGUF, tuned for chat.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder to write; it must not exist yet.")],
+) -> None:
+    """Write a pre-trained model as a folder that trains and serves, its weights in float32."""
+    from patchwright.recipes.new_model import run_import
+
+    execute(run_import(file, out))
     output().print(f"model  {out}")
 
 

@@ -23,7 +23,7 @@ from patchwright.errors import ConfigError, StoreError
 from patchwright.store.files import commit
 from patchwright.train.tokenizer import save_tokenizer
 
-__all__ = ["complete_folder", "read_state", "write_model", "write_new_model", "write_state"]
+__all__ = ["complete_folder", "read_state", "write_model", "write_new_model", "write_state", "write_weights"]
 
 STATE = "trainer.pt"
 _DISK_FAULTS = (OSError, RuntimeError, SafetensorError)
@@ -57,7 +57,7 @@ def write_new_model(
 ) -> None:
     """Write a model made from scratch with its tokenizer, ready for a trainer, an engine or transformers."""
     with complete_folder(folder) as beside:
-        _save(beside, model)
+        write_weights(beside, model)
         save_tokenizer(tokenizer, beside, chat_template=chat_template)
 
 
@@ -68,14 +68,15 @@ def write_model(
 
     `state` takes the place of the model's own weights (an adapter merged in).
     """
-    _save(folder, model, state)
+    write_weights(folder, model, state)
     for file in origin.iterdir():
         stale_index = file.name.endswith(".index.json")  # names weight shards other than those just written
         if file.suffix in TOKENIZER_SUFFIXES and not stale_index and not (folder / file.name).exists():
             shutil.copy(file, folder / file.name)
 
 
-def _save(folder: Path, model: PreTrainedModel, state: dict[str, Tensor] | None = None) -> None:
+def write_weights(folder: Path, model: PreTrainedModel, state: dict[str, Tensor] | None = None) -> None:
+    """Write weights (`state` in place of the model's own) and config alone."""
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     model.save_pretrained(folder, state_dict=_untied(model, state or model.state_dict()))
 

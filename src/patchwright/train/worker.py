@@ -219,11 +219,26 @@ async def create_model(folder: Path, config: ModelConfig, tokenizer: Path) -> No
 
     `folder` is absent until it is whole.
     """
+    await _alone(_create_model, folder, config, tokenizer)
+
+
+async def import_model(file: Path, folder: Path) -> None:
+    """`gguf.import_gguf` in a process of its own."""
+    await _alone(_import_model, file, folder)
+
+
+async def _alone(function: Callable[..., None], *args: Any) -> None:
     pool = ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn"))
     try:
-        await asyncio.get_running_loop().run_in_executor(pool, _create_model, folder, config, tokenizer)
+        await asyncio.get_running_loop().run_in_executor(pool, function, *args)
     finally:
         await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
+
+
+def _import_model(file: Path, folder: Path) -> None:
+    from patchwright.train.gguf import import_gguf
+
+    import_gguf(file, folder)
 
 
 def _create_model(folder: Path, config: ModelConfig, source: Path) -> None:
