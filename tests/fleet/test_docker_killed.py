@@ -97,7 +97,8 @@ def docked(tmp_path, engine, image):
 
 
 async def open_leases(fleet, direct, through_pool):
-    """Of boxes in both nodes, half of them for each client."""
+    """Of boxes in both nodes, half of them for each client; once the pool knows which has what."""
+    await until(lambda: sound(fleet))
     clients = [direct, through_pool] * ((LEASES + OTHERS) // 2)
     images = [fleet.image] * LEASES + ["host"] * OTHERS
     asked = (client.allocate(image) for client, image in zip(clients, images, strict=True))
