@@ -1,8 +1,8 @@
 """vLLM as an engine: `vllm serve MODEL --logprobs-mode processed_logprobs` (0.11 or newer).
 
 Replacing weights needs its developer calls: `VLLM_SERVER_DEV_MODE=1` in its environment, and a version whose
-`reload_weights` takes a path. Requests, answers and errors are those of 0.33, read in its source; the CPU build
-of 0.32 passes `patchwright check engine`.
+`reload_weights` takes a path. Requests, answers and errors are those of 0.33, read in its source; the CPU
+build of 0.32 passes `patchwright check engine`.
 """
 
 from __future__ import annotations
