@@ -178,6 +178,27 @@ def test_an_image_nobody_can_make_fails_clearly_and_harms_nobody():
     asyncio.run(run())
 
 
+def test_a_node_without_the_image_sends_nobody_away_while_another_has_it():
+    async def run():
+        nodes = SimulatedNodes.many(2)
+        docker, other = nodes.values()
+        docker.images, other.foreign_images = ("host", "mine"), frozenset({"mine"})
+        async with a_pool(nodes, max_per_node=1) as pool:
+            mine = AllocateRequest(image="mine", wait=10)
+            first = await pool.allocate(mine)
+            waiting = asyncio.create_task(pool.allocate(mine))
+            await until(lambda: other.creates == 1)
+            await pool.end(first["lease_id"])
+            assert (await waiting)["node_url"] == list(nodes)[0]
+            docker.foreign_images = other.foreign_images
+            await pool.end((await waiting)["lease_id"])
+            with pytest.raises(PoolError, match="no such image") as caught:
+                await pool.allocate(mine)
+            assert caught.value.status == 400
+
+    asyncio.run(run())
+
+
 def test_use_begins_a_new_term_and_without_it_the_lease_ends():
     async def run():
         nodes, clock = SimulatedNodes.many(1), Clock()

@@ -275,7 +275,7 @@ class Pool:
             request.watchers -= 1
 
     async def _serve(self, request: _Request) -> Lease:
-        """A slot, then a box; on another node when one cannot make it."""
+        """A slot, then a box; on another node when one cannot make it, or will not: nodes differ in images."""
         loop, tried = asyncio.get_running_loop(), frozenset[str]()
         while True:
             left = request.deadline - loop.time()
@@ -286,9 +286,9 @@ class Pool:
             try:
                 await self._make(lease, request)
                 break
-            except PoolError as error:
+            except PoolError:
                 tried |= {node.url}
-                if error.status < 500 or request.only or not self._others(tried):
+                if request.only or not self._others(tried):
                     raise
         self.counts["leases"] += 1
         if not request.watchers and not request.key:

@@ -60,6 +60,8 @@ class SimulatedNode:
         """It makes no boxes."""
         self.bad_images: frozenset[str] = frozenset()
         """Images it cannot make boxes of."""
+        self.foreign_images: frozenset[str] = frozenset()
+        """Images that it does not have and refuses to make boxes of."""
         self.images: tuple[str, ...] = ("host",)
         self.boxes: dict[str, SimulatedBox] = {}
         self.creates = 0
@@ -139,6 +141,8 @@ class SimulatedNode:
             raise api.NodeError("the fence is stale", 409)
         if self.fails or fields["image"] in self.bad_images:
             raise api.NodeError("the simulated node makes no such box", 500)
+        if fields["image"] in self.foreign_images:
+            raise api.NodeError("the simulated node has no such image", 400)
         container, ttl = secrets.token_hex(16), fields.get("ttl") or float("inf")
         self.boxes[container] = SimulatedBox(lease_id, fields["image"], ttl, self._clock() + ttl)
         answer = {"ok": True, "container_id": container, "name": f"swe-{container[:12]}"}
