@@ -28,16 +28,8 @@ _LOCALE = ("LC_ALL", "LC_CTYPE", "LANG")
 _LANG = "C.UTF-8"
 """The locale the fork server and every box start with."""
 _STATELESS = (
-    "pytest",
-    "_pytest",
-    "pluggy",
-    "iniconfig",
-    "packaging",
-    "pygments",
-    "anyio",
-    "xdist",
-    "execnet",
-)
+    "pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "anyio", "xdist", "execnet",
+)  # fmt: skip
 """Packages beside the standard library that keep nothing of the place they were imported in."""
 _SLOW = ("hypothesis", "_hypothesis_globals", "_hypothesis_pytestplugin")
 """Kept too where the environment is plain, because its import costs more than all else together: it keeps
