@@ -77,10 +77,12 @@ def find(version: str, base: str) -> Interpreter:
 
 
 def _prefixes(version: str) -> Iterator[Path]:
-    """Folders that hold a whole interpreter of that version, this program's first."""
-    candidates = [Path(sys.base_prefix)]
-    for place in _PLACES:
-        folder = Path(place).expanduser()
+    """Folders that hold a whole interpreter of that version: this program's, then those beside it (pyenv and
+    uv keep theirs so), then those of the usual places."""
+    own = Path(sys.base_prefix)
+    candidates = [own]
+    for place in (own.parent, *map(Path, _PLACES)):
+        folder = place.expanduser()
         candidates += sorted(folder.iterdir(), reverse=True) if folder.is_dir() else []
     for prefix in candidates:
         real = prefix / "bin" / f"python{version}"
