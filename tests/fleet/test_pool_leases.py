@@ -189,7 +189,7 @@ def test_a_node_without_the_image_sends_nobody_away_while_another_has_it():
             waiting = asyncio.create_task(pool.allocate(mine))
             await until(lambda: other.creates == 1)
             await pool.end(first["lease_id"])
-            assert (await waiting)["node_url"] == list(nodes)[0]
+            assert (await waiting)["node_url"] == next(iter(nodes))
             docker.foreign_images = other.foreign_images
             await pool.end((await waiting)["lease_id"])
             with pytest.raises(PoolError, match="no such image") as caught:

@@ -275,7 +275,7 @@ class Pool:
             request.watchers -= 1
 
     async def _serve(self, request: _Request) -> Lease:
-        """A slot, then a box; on another node when one cannot make it, or will not: nodes differ in images."""
+        """A slot, then a box; on another node when one cannot make it or has no such image."""
         loop, tried = asyncio.get_running_loop(), frozenset[str]()
         while True:
             left = request.deadline - loop.time()
