@@ -69,10 +69,6 @@ def attempts(folder: Path, step: int) -> int:
     return len(peek(folder, lambda run: run.entries(stage="rl", step=step)) or ())
 
 
-def late_groups(folder: Path) -> dict[int, list[str]]:
-    return peek(folder, lambda run: {m.step: m.info["groups"] for m in run.marks("rl-late")}) or {}
-
-
 def peek(folder: Path, look: Callable[[Run], T]) -> T | None:
     """Into a run that another process writes; None while there is none, or it is being made."""
     if (folder / "run.db").exists():
@@ -82,11 +78,12 @@ def peek(folder: Path, look: Callable[[Run], T]) -> T | None:
 
 
 def trained_in(folder: Path, step: int) -> list[Trajectory]:
-    """What a round trained on, by the journal: its own groups but the late ones, and those late before."""
-    late = late_groups(folder)
+    """What a step trained on: the groups the journal names, or those of its own round."""
     with Run.open(folder) as run:
-        own = [t for t in run.get("rl", step) if t.group not in late.get(step, ())]
-        return own + [t for t in run.get("rl", step - 1) if t.group in late.get(step - 1, ())]
+        batches = {mark.step: mark.info["groups"] for mark in run.marks("rl-batch")}
+        if step not in batches:
+            return run.get("rl", step)
+        return [t for t in run.trajectories(stage="rl") if t.group in batches[step]]
 
 
 def weights(folder: Path, version: int) -> bytes:
@@ -94,18 +91,17 @@ def weights(folder: Path, version: int) -> bytes:
 
 
 def test_a_killed_run_comes_to_the_same_batches_and_weights_to_the_bit(tmp_path: Path):
-    """With groups carried over. One attempt at a time, as the arithmetic of a batch depends on its size."""
+    """Synchronous. One attempt at a time, as the arithmetic of a batch depends on its size."""
     model = write_model(tmp_path / "v0")
-    rounds = {"concurrency": 1, "steps": 2, "samples_per_task": 2, "carry_over": 1}
+    rounds = {"concurrency": 1, "steps": 2, "samples_per_task": 2}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     finish(command(whole, model, **rounds))
     words = command(killed, model, **rounds)
     kill_when(words, lambda: attempts(killed, 1) >= 1)
-    assert attempts(killed, 1) < 2, "in the middle of the round"
-    kill_when(words, lambda: 1 in late_groups(killed))
+    assert attempts(killed, 1) < 4, "in the middle of the round"
+    kill_when(words, lambda: attempts(killed, 1) == 4)
     assert not (killed / "checkpoints" / "1").exists(), "in the middle of the update"
     finish(words)
-    assert late_groups(killed) == late_groups(whole) and late_groups(whole)[1] and not late_groups(whole)[2]
     for step in (1, 2):
         batches = [policy_samples(trained_in(folder, step), config_of(words)) for folder in (whole, killed)]
         assert batches[0] == batches[1] and batches[0]
@@ -113,11 +109,12 @@ def test_a_killed_run_comes_to_the_same_batches_and_weights_to_the_bit(tmp_path:
     assert weights(whole, 2) != weights(whole, 1) != (model / "model.safetensors").read_bytes()
 
 
-def test_every_group_is_trained_once_whatever_was_killed_and_started_ahead(tmp_path: Path):
+def test_every_group_is_trained_once_whatever_was_killed_and_ran_ahead(tmp_path: Path):
     """What the journal says was trained, trained again without a break, gives the run's weights."""
     model, killed = write_model(tmp_path / "v0"), tmp_path / "killed"
-    rounds = {"steps": 3, "over_sample": 1, "carry_over": 1, "train": {"lr": 1e-2}}
+    rounds = {"steps": 3, "max_staleness": 1, "train": {"lr": 1e-2}}
     words = command(killed, model, concurrency=12, **rounds)
+    kill_when(words, lambda: attempts(killed, 1) + attempts(killed, 2) >= 2)
     kill_when(words, lambda: (killed / "checkpoints" / "1").exists())  # trained, and not yet loaded
     finish(words)
     config, versions, groups = config_of(words), set(), []
@@ -126,7 +123,7 @@ def test_every_group_is_trained_once_whatever_was_killed_and_started_ahead(tmp_p
         batch = trained_in(killed, step)
         samples = policy_samples(batch, config)
         assert samples, "a round that trains on nothing shows nothing"
-        trainer.step(samples, loss=config.algorithm.algorithm().loss)
+        trainer.step(samples, loss=config.method.loss)
         groups += sorted({t.group for t in batch})
         versions |= {step - 1 - turn.version for t in batch for turn in t.turns}
     trainer.save_weights(tmp_path / "again", 3)

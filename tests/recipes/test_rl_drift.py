@@ -137,7 +137,8 @@ async def reinforce(folder: Path, model: Path, given: Settings) -> None:
 def test_a_run_stops_when_its_engine_lies_also_where_tokens_are_stale(tmp_path: Path):
     """Every round but the first has groups that older weights began; the second is honest."""
     model = write_model(tmp_path / "v0")
-    more = {"over_sample": 1, "max_logprob_gap": 9.0, "algorithm": {"entropy_coef": 0.01}, "steps": 3}
+    more = {"max_logprob_gap": 9.0, "algorithm": {"entropy_coef": 0.01}, "steps": 3}
+    more |= {"max_staleness": 1, "over_sample": 1}
     given = Settings.model_validate({**SETTINGS, "rl": {**SETTINGS["rl"], **more}})
     with pytest.raises(EngineError, match=r"weights 2 sampled, .* rl.max_drift .*nothing was trained"):
         asyncio.run(reinforce(tmp_path / "run", model, given))

@@ -52,7 +52,7 @@ def test_every_choice_there_is_can_be_set():
         ("rl.algorithm.clip_hi=1", "did you mean `rl.algorithm.clip_high`"),
         ("rl.algorithm.kl=k4", "rl.algorithm.kl"),
         ("rl.train.normalise=token", "use algorithm.normalise"),
-        ("rl.carry_over=16", "less than tasks_per_step"),
+        ("rl.over_sample=2", "give max_staleness too"),
     ],
 )
 def test_mistakes_are_one_sentence(override, sentence):

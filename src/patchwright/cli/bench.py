@@ -1,4 +1,4 @@
-"""`bench engine`, `fleet`, `gateway`, `grading`, `sandbox`, `train`: what the parts cost on this machine."""
+"""`bench engine`, `fleet`, `gateway`, `grading`, `rl`, `sandbox`, `scale`, `train`: what parts cost here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from patchwright.cli.options import Image, SandboxName, execute, output
+from patchwright.cli.options import Image, Override, SandboxName, execute, output
 
 __all__ = ["app"]
 
@@ -108,6 +108,68 @@ def grading(
         typer.echo(json.dumps(asdict(found)))
     else:
         output().print(overhead_table(found))
+
+
+@app.command("rl")
+def rl(
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--run", help="Run whose attempts' lengths are taken; a drawn long tail when not given."
+        ),
+    ] = None,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps played.")] = 60,
+    tasks: Annotated[int, typer.Option("--tasks", min=1, help="Groups of a step.")] = 16,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="Attempts of a group.")] = 8,
+    concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Attempts in flight.")] = 256,
+    capacity: Annotated[
+        float, typer.Option("--capacity", min=1, help="Attempts the engine serves at full speed.")
+    ] = 128,
+    train_seconds: Annotated[
+        float, typer.Option("--train-seconds", min=0, help="One step of the trainer.")
+    ] = 240,
+    load_seconds: Annotated[
+        float, typer.Option("--load-seconds", min=0, help="Loading weights into the engine.")
+    ] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Steps an hour of synchronous and asynchronous training, simulated on lengths of attempts."""
+    from patchwright.recipes.bench_rl import compare_schedules, lengths_of, schedules_table
+    from patchwright.recipes.rl_simulation import Plant
+    from patchwright.recipes.schedule import Pace
+
+    plant = Plant(
+        pace=Pace(steps=steps, size=tasks),
+        samples=samples,
+        concurrency=concurrency,
+        capacity=capacity,
+        train_seconds=train_seconds,
+        load_seconds=load_seconds,
+    )
+    rows = compare_schedules(lengths_of(run), plant)
+    if as_json:
+        typer.echo(json.dumps(rows))
+    else:
+        output().print(schedules_table(rows))
+
+
+@app.command("scale")
+def scale(
+    seconds: Annotated[float, typer.Option("--seconds", min=1, help="Of the fleet's own time.")] = 120.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    override: Override = None,
+) -> None:
+    """A large fleet, simulated from measured costs: `-s boxes=10000 -s nodes=625 -s think=10`."""
+    from patchwright.config import load_config
+    from patchwright.fleet.scale import Site, simulate
+    from patchwright.recipes.scale_tables import load_table
+
+    site = load_config(Site, None, override or ())
+    load = simulate(site, seconds=seconds)
+    if as_json:
+        typer.echo(json.dumps({"site": site.model_dump(), "load": load.model_dump()}))
+    else:
+        output().print(load_table(site, load))
 
 
 @app.command("sandbox")

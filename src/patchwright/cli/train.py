@@ -3,16 +3,46 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from patchwright.cli.options import ConfigFile, Override, RunFolder, TasksFile, execute, output, view
+from patchwright.errors import ConfigError
 
-__all__ = ["app"]
+if TYPE_CHECKING:
+    from patchwright.recipes.presets import Training
+    from patchwright.recipes.settings import Settings
+
+__all__ = ["DryRun", "Preset", "Start", "app", "dry_run", "told"]
 
 app = typer.Typer(no_args_is_help=True, help="Train a model: from scratch, on trajectories, or by trying.")
-Start = Annotated[Path, typer.Option("--model", help="Model folder to start from; it is not changed.")]
+Start = Annotated[
+    Path | None, typer.Option("--model", help="Model folder to start from; it is not changed. Required.")
+]
+Preset = Annotated[
+    str, typer.Option("--preset", help="A published run by name; your own configuration lies over it.")
+]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Start nothing: print placement, memory, tokens, and what is missing."),
+]
+
+
+def told(value: Path | None, option: str) -> Path:
+    """A path that only a dry run can do without. Raises ConfigError."""
+    if value is None:
+        raise ConfigError(f"{option} is missing; only --dry-run can do without it")
+    return value
+
+
+def dry_run(kind: Training, settings: Settings, model: Path | None, *files: Path | None) -> None:
+    """Print what a run would take."""
+    from patchwright.recipes.plan import make_plan
+    from patchwright.recipes.plan_text import plan_text
+
+    plan = make_plan(kind, settings, model, [file for file in files if file is not None])
+    output().print(plan_text(plan), soft_wrap=True)
 
 
 @app.command("new")
@@ -45,38 +75,50 @@ def import_(
 
 @app.command("sft")
 def sft(
-    model: Start,
+    model: Start = None,
     data: Annotated[
-        Path,
-        typer.Option("--data", help="Run whose resolved trajectories are trained on, or rows of messages."),
-    ],
+        Path | None,
+        typer.Option(
+            "--data", help="Run whose resolved trajectories are trained on, or rows of messages. Required."
+        ),
+    ] = None,
     run: RunFolder = Path("runs/sft"),
+    preset: Preset = "",
+    dry: DryRun = False,
     config: ConfigFile = None,
     override: Override = None,
 ) -> None:
     """Fine-tune on the resolved trajectories of a run."""
-    from patchwright.config import load_config
-    from patchwright.recipes.settings import Settings
+    from patchwright.recipes.presets import load_training
     from patchwright.recipes.sft import run_sft
 
-    settings = load_config(Settings, config, override or ())
-    weights = execute(run_sft(settings.sft, settings.line, model, data, run, view()))
-    output().print(f"weights  {weights.path}")
+    settings = load_training("sft", preset, config, override or ())
+    if dry:
+        return dry_run("sft", settings, model, data)
+    start, rows = told(model, "--model"), told(data, "--data")
+    weights = execute(run_sft(settings.sft, settings.line, start, rows, run, view()))
+    return output().print(f"weights  {weights.path}")
 
 
 @app.command("rl")
 def rl(
-    model: Start,
-    tasks: TasksFile,
+    model: Start = None,
+    tasks: Annotated[
+        Path | None, typer.Option("--tasks", help="File of tasks, one JSON object a line. Required.")
+    ] = None,
     run: RunFolder = Path("runs/rl"),
+    preset: Preset = "",
+    dry: DryRun = False,
     config: ConfigFile = None,
     override: Override = None,
 ) -> None:
     """Reinforce what resolves tasks: roll out groups, grade, train, load, again."""
-    from patchwright.config import load_config
+    from patchwright.recipes.presets import load_training
     from patchwright.recipes.rl import run_rl
-    from patchwright.recipes.settings import Settings
 
-    settings = load_config(Settings, config, override or ())
-    weights = execute(run_rl(settings.rl, settings.line, tasks, model, run, view()))
-    output().print(f"weights  {weights.path}")
+    settings = load_training("rl", preset, config, override or ())
+    if dry:
+        return dry_run("rl", settings, model, tasks)
+    start, file = told(model, "--model"), told(tasks, "--tasks")
+    weights = execute(run_rl(settings.rl, settings.line, file, start, run, view()))
+    return output().print(f"weights  {weights.path}")

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from patchwright.cli.options import ConfigFile, Override, RunFolder, execute, output, view
+from patchwright.cli.train import DryRun, Preset, Start, dry_run, told
 
 __all__ = ["judge", "rerank", "train_verifier"]
 
@@ -17,29 +18,34 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.
 
 
 def train_verifier(
-    model: Annotated[Path, typer.Option("--model", help="Model folder to start from; it is not changed.")],
+    model: Start = None,
     data: Annotated[
-        list[Path], typer.Option("--data", help="Run whose graded attempts are learned from; repeatable.")
-    ],
+        list[Path] | None,
+        typer.Option("--data", help="Run whose graded attempts are learned from; repeatable. Required."),
+    ] = None,
     stage: Annotated[str, typer.Option("--stage", help="Pattern of the stages to learn from: `rl*`.")] = "*",
     run: RunFolder = Path("runs/verifier"),
+    preset: Preset = "",
+    dry: DryRun = False,
     config: ConfigFile = None,
     override: Override = None,
 ) -> None:
     """Train a model to say whether an attempt is resolved, or whether a step was progress."""
-    from patchwright.config import load_config
-    from patchwright.recipes.settings import Settings
+    from patchwright.recipes.presets import load_training
     from patchwright.recipes.verifier import run_verifier
 
-    settings = load_config(Settings, config, override or ())
-    work = run_verifier(settings.verifier, settings.line, model, data, stage, run, view())
+    settings = load_training("verifier", preset, config, override or ())
+    if dry:
+        return dry_run("verifier", settings, model, *(data or ()))
+    start, runs = told(model, "--model"), data or [told(None, "--data")]
+    work = run_verifier(settings.verifier, settings.line, start, runs, stage, run, view())
     weights, summary = execute(work)
     held = summary["held_out"]
     output().print(f"rows  {summary['rows']} of {summary['tasks']} tasks, {held['rows']} held out")
     if held["auc"] is not None:
         figures = f"AUC {held['auc']:.3f}, calibration error {held['calibration_error']:.3f}"
         output().print(f"held-out tasks  {figures}")
-    output().print(f"verifier  {weights.path}")
+    return output().print(f"verifier  {weights.path}")
 
 
 def rerank(

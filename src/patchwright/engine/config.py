@@ -51,6 +51,9 @@ class EngineConfig(LocalEngineConfig):
     `max_context` do nothing then."""
     key_env: str = ""
     """Servers only: the environment variable that holds their key, if they want one."""
+    header_env: dict[str, str] = Field(default_factory=dict)
+    """`vllm` and `sglang` only: headers that a proxy before them asks for, each with the environment variable
+    that holds its value: `{ Modal-Key = "MODAL_KEY", Modal-Secret = "MODAL_SECRET" }`."""
     served_name: str = ""
     """Servers only: the model's name there; when empty the first one they serve, for `openai` the name given
     as `--model`."""

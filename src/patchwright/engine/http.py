@@ -62,6 +62,7 @@ class HttpEngine(abc.ABC):
             )
         key = os.environ.get(config.key_env, "") if config.key_env else ""
         headers = {"authorization": f"Bearer {key}"} if key else {}
+        headers |= {name: os.environ.get(variable, "") for name, variable in config.header_env.items()}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
         connector = aiohttp.TCPConnector(limit=0)
         client = aiohttp.ClientSession(timeout=timeout, connector=connector, headers=headers)

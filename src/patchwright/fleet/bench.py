@@ -87,6 +87,8 @@ class PoolFigures:
     agents: int
     """Clients at work at once."""
     allocate: Spread | None
+    cpu_ms: float
+    """CPU milliseconds of one lease's life, of pool and client together (nodes cost next to nothing)."""
     lost: int
     """Leases that did not do their one command, exactly once."""
     boxes_left: int
@@ -199,6 +201,7 @@ async def bench_pool(*, nodes: int = 64, leases: int = 1000, agents: int = 15) -
 
     Pool and clients share this process and speak HTTP; the journal is a file.
     """
+    cpu = time.process_time()
     simulated = SimulatedNodes.many(nodes, create_seconds=_CREATE_SECONDS)
     token, clock = new_token(), _Clock()
     with TemporaryDirectory() as folder:
@@ -222,6 +225,7 @@ async def bench_pool(*, nodes: int = 64, leases: int = 1000, agents: int = 15) -
         leases=leases,
         agents=agents,
         allocate=clock.spread("allocate"),
+        cpu_ms=1000 * (time.process_time() - cpu) / (2 * leases),
         lost=lost,
         boxes_left=left[0],
         leases_left=left[1],

@@ -209,6 +209,7 @@ def _fleet_table(fleets: Sequence[FleetFigures], config: FleetBench) -> Table:
 def _pool_table(pool: PoolFigures) -> Table:
     table = _table(f"{pool.leases} leases on {pool.nodes} simulated nodes, {pool.agents} clients", "")
     table.add_row("allocate, wall ms", _spread(pool.allocate))
+    table.add_row("CPU of a lease, pool and client, ms", f"{pool.cpu_ms:.1f}")
     table.add_row("leases lost", str(pool.lost))
     table.add_row("boxes left", str(pool.boxes_left))
     table.add_row("leases left", str(pool.leases_left))

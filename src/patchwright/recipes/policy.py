@@ -78,9 +78,14 @@ def _sampled(trajectory: Trajectory) -> int:
 
 
 def samples(
-    groups: Sequence[Sequence[Trajectory]], worth: Rewards, algorithm: Algorithm, on_cheat: OnCheat
+    groups: Sequence[Sequence[Trajectory]],
+    worth: Rewards,
+    algorithm: Algorithm,
+    on_cheat: OnCheat,
+    *,
+    oldest: int = 0,
 ) -> list[Sample]:
-    """The samples of a round, in the order of its groups.
+    """The samples of a round, in the order of its groups; tokens of weights under `oldest` pull on nothing.
 
     Void attempts give none. Attempts without an advantage carry no gradient and are left out, unless the loss
     pulls on them too (a KL term), or counts them (`constant`): then they have rows, of no weight.
@@ -94,7 +99,7 @@ def samples(
     else:
         shares = [list(row) for row in advantages(given, kind=algorithm.advantage)]
     pairs = [pair for group, row in zip(kept, shares, strict=True) for pair in zip(group, row, strict=True)]
-    return [row for trajectory, share in pairs for row in _rows(trajectory, share, algorithm)]
+    return [row for trajectory, share in pairs for row in _rows(trajectory, share, algorithm, oldest)]
 
 
 def _mixed(group: Sequence[Trajectory], on_cheat: OnCheat) -> bool:
@@ -113,12 +118,12 @@ def _by_step(
     ]
 
 
-def _rows(trajectory: Trajectory, share: Advantage | None, algorithm: Algorithm) -> list[Sample]:
+def _rows(trajectory: Trajectory, share: Advantage | None, algorithm: Algorithm, oldest: int) -> list[Sample]:
     if share is None:
         return []
     moves = any(share.values()) if isinstance(share, Mapping) else share != 0
     if moves or algorithm.loss.pulls_everywhere:
-        return samples_of(trajectory, advantage=share)
+        return samples_of(trajectory, advantage=share, oldest=oldest)
     if algorithm.loss.normalise != "constant":
         return []
     return [replace(row, weights=(0.0,) * len(row)) for row in samples_of(trajectory)]

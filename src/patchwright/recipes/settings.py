@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from patchwright.config import Config
 from patchwright.recipes.assembly import LineConfig
+from patchwright.recipes.cluster import ClusterConfig
 from patchwright.recipes.judge_config import JudgeConfig
 from patchwright.recipes.new_model import NewModelConfig
 from patchwright.recipes.rl import RlConfig
@@ -31,3 +32,5 @@ class Settings(Config):
     """How `rerank` and `judge` run a verifier."""
     judge: JudgeConfig = JudgeConfig()
     """`judge`."""
+    cluster: ClusterConfig = ClusterConfig()
+    """The machines, for `train ... --dry-run`."""

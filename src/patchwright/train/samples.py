@@ -20,12 +20,15 @@ def samples(
     *,
     advantage: float | Mapping[int, float] = 0.0,
     context_weight: float = 0.0,
+    oldest: int = 0,
 ) -> list[Sample]:
     """The training rows of an attempt; empty when infrastructure failed it or it sampled nothing to train.
 
     `advantage` goes to every sampled token; a mapping gives each turn its own by the turn's id, 0 where it
     has none. Sampled tokens have weight 1 (0 in turns marked `train=False`), all other tokens
     `context_weight` (supervised training copies observations better with about 0.3).
+    Tokens sampled by weights older than version `oldest` have advantage 0; they keep their weight, so that
+    the others of the attempt count no more for it.
     Leaves that train nothing (side calls, empty completions) make no row.
     Raises InfraError when the recorded turns do not fit together.
     """
@@ -35,7 +38,7 @@ def samples(
     claimed: set[int] = set()
     for leaf in _leaves(trajectory):
         chain = _chain(trajectory.turns, leaf)
-        rows.append(_row(trajectory.id, chain, claimed, advantage, context_weight))
+        rows.append(_row(trajectory.id, chain, claimed, advantage, context_weight, oldest))
         claimed.update(turn.id for turn in chain)
     return rows
 
@@ -77,6 +80,7 @@ def _row(
     claimed: AbstractSet[int],
     advantage: float | Mapping[int, float],
     context_weight: float,
+    oldest: int,
 ) -> Sample:
     ids: list[int] = []
     mask: list[int] = []
@@ -90,7 +94,8 @@ def _row(
         mask += [0] * prompt + [1] * sampled
         logprobs += [0.0] * prompt + list(turn.logprobs)
         own = advantage.get(turn.id, 0.0) if isinstance(advantage, Mapping) else advantage
-        advantages += [0.0] * prompt + [own] * sampled
+        versions = turn.versions or (turn.version,) * sampled
+        advantages += [0.0] * prompt + [own if version >= oldest else 0.0 for version in versions]
         weights += [context_weight * fresh] * prompt + [float(fresh and turn.train)] * sampled
     weights[0] = 0.0  # nothing comes before the first token, so nothing predicts it
     return Sample(

@@ -16,7 +16,7 @@ from patchwright.types import Outcome, Sample, Trajectory
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["FORMS", "Form", "Row", "schema"]
+__all__ = ["FORMS", "Form", "Row", "schema", "slime_response", "slime_status"]
 
 Row = dict[str, Any]
 Tools = Sequence[Mapping[str, Any]]
@@ -120,10 +120,10 @@ def _slime(trajectory: Trajectory, run: str, tools: Tools) -> Iterable[Row]:
             "group": trajectory.group or trajectory.task_id,
             "rollout": trajectory.id,
             "prompt": _prompt(trajectory),
-            **_response(sample),
+            **slime_response(sample),
             "response": _clean("".join(turn.text for turn in trajectory.turns)),
             "reward": reward,
-            "status": "truncated" if trajectory.exit in _CUT else "completed",
+            "status": slime_status(trajectory),
             "metadata": {"task_id": trajectory.task_id, "run": run, "exit": trajectory.exit, "part": part},
         }
 
@@ -138,7 +138,13 @@ def _prompt(trajectory: Trajectory) -> list[Message]:
     return messages[:first]
 
 
-def _response(sample: Sample) -> Row:
+def slime_status(trajectory: Trajectory) -> str:
+    """`truncated` or `completed`: a value of slime's `Sample.Status`."""
+    return "truncated" if trajectory.exit in _CUT else "completed"
+
+
+def slime_response(sample: Sample) -> Row:
+    """The fields of slime's `Sample` that are of tokens; the sample trains at least one."""
     first = next(at for at, weight in enumerate(sample.weights) if weight > 0)
     return {
         "tokens": list(sample.token_ids),

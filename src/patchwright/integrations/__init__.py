@@ -1,0 +1,1 @@
+"""Patchwright inside other people's programs: what they call, in the shapes they expect."""

@@ -1,0 +1,92 @@
+"""`[cluster]`: the machines a run is meant for, and who gets which GPU. Read by `train ... --dry-run`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from pydantic import Field
+
+from patchwright.config import Config
+from patchwright.errors import ConfigError
+
+__all__ = ["ClusterConfig", "Node", "place"]
+
+
+class ClusterConfig(Config):
+    """The machines a run is meant for. `--dry-run` reckons with them; a run itself takes the GPUs of the
+    machine it is started on (`train.ranks`) and the servers it is told (`line.engine.url`)."""
+
+    model: str = ""
+    """The model the numbers are for, as hubs name it: its shape is taken where `--model` is no folder."""
+    nodes: int = Field(default=1, ge=1)
+    """Machines with GPUs."""
+    gpus_per_node: int = Field(default=1, ge=1)
+    """GPUs of each."""
+    gpu_memory_gb: float = Field(default=80.0, gt=0)
+    """Memory of a GPU, in GB (10^9 bytes)."""
+    engines: int = Field(default=0, ge=0)
+    """Model servers that sample, all with the same weights; 0: the local engine, on the trainer's device."""
+    tensor_parallel: int = Field(default=1, ge=1)
+    """GPUs of one such server, all in one machine."""
+    engine_memory: float = Field(default=0.9, gt=0, le=1)
+    """Share of a GPU that a server takes for weights, keys and values (SGLang's `--mem-fraction-static`,
+    vLLM's `--gpu-memory-utilization`)."""
+    judge_model: str = ""
+    """The judge of single steps, as hubs name it."""
+    judges: int = Field(default=0, ge=0)
+    """Servers of that judge; 0: none of these machines runs one."""
+    judge_parallel: int = Field(default=1, ge=1)
+    """GPUs of one such server."""
+    box_nodes: int = Field(default=0, ge=0)
+    """Machines that make boxes (`patchwright node serve`); 0: the machine of the run makes them."""
+    boxes_per_node: int = Field(default=16, ge=1)
+    """Most boxes on one of them (`patchwright pool serve --max-per-node`)."""
+
+
+@dataclass(slots=True)
+class Node:
+    """One machine. Example: `Node(8, ["engine 0", "engine 0", "rank 0"])` has 5 GPUs free"""
+
+    gpus: int
+    users: list[str] = field(default_factory=list)
+    """Who has each of its GPUs; the last ones are free."""
+
+    @property
+    def free(self) -> int:
+        """GPUs that nobody has."""
+        return self.gpus - len(self.users)
+
+
+def place(cluster: ClusterConfig, ranks: int) -> list[Node]:
+    """The machines, with servers and `ranks` trainer processes placed.
+
+    Whoever wants most GPUs is placed first, each where most are free: servers stay whole, and the rest is
+    spread evenly. Raises ConfigError when they do not fit.
+    """
+    nodes = [Node(cluster.gpus_per_node) for _ in range(cluster.nodes)]
+    groups = [("judge", cluster.judge_parallel)] * cluster.judges
+    groups += [("engine", cluster.tensor_parallel)] * cluster.engines
+    groups.sort(key=lambda group: -group[1])
+    for kind, size in [*groups, *[("rank", 1)] * ranks]:
+        node = max(nodes, key=lambda node: node.free)
+        if node.free < size:
+            raise ConfigError(_full(cluster, ranks, kind, size))
+        node.users += [kind] * size
+    sizes = {"judge": cluster.judge_parallel, "engine": cluster.tensor_parallel, "rank": 1}
+    seen: Counter[str] = Counter()
+    for node in nodes:  # numbers follow the machines: neighbours talk most
+        for place_, kind in enumerate(node.users):
+            node.users[place_] = f"{kind} {seen[kind] // sizes[kind]}"
+            seen[kind] += 1
+    return nodes
+
+
+def _full(cluster: ClusterConfig, ranks: int, who: str, size: int) -> str:
+    engines = f"{cluster.engines} engines of {cluster.tensor_parallel} GPUs"
+    judges = f", {cluster.judges} judges of {cluster.judge_parallel}" if cluster.judges else ""
+    return (
+        f"`[cluster]` has {cluster.nodes} machines of {cluster.gpus_per_node} GPUs, too few for {engines}"
+        f"{judges} and {ranks} trainer ranks: no machine has {size} left for one {who}; give more `nodes`, "
+        "or lower `engines`, `tensor_parallel` or `train.ranks`"
+    )

@@ -1,0 +1,122 @@
+"""What this machine lacks for a run: files, packages, GPUs, servers. Looks, and starts nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from patchwright.agent.harness.names import PLANS
+from patchwright.agent.kit import find_kit
+from patchwright.errors import ConfigError
+from patchwright.fleet.tokens import POOL_TOKEN, config_folder
+from patchwright.recipes.settings import Settings
+from patchwright.sandbox.docker_api import engine_socket
+from patchwright.train.config import TrainConfig
+
+__all__ = ["Given", "missing"]
+
+_PATIENCE = 2.0
+"""Seconds a server has to take a connection."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Given:
+    """What a run was told."""
+
+    kind: str
+    settings: Settings
+    train: TrainConfig
+    model: Path | None
+    files: tuple[Path, ...]
+
+
+def missing(given: Given) -> list[str]:
+    """One line for each thing that is not there."""
+    found = [*_files(given), *_packages(given.train), *_gpus(given)]
+    if given.kind == "rl":
+        found += [*_servers(given.settings), *_boxes(given.settings), *_agent(given.settings)]
+    return found
+
+
+def _files(given: Given) -> Iterator[str]:
+    """Data on a hub (OWNER/NAME) are no file, and are looked for when they are wanted."""
+    if given.model is None:
+        yield f"model: none was given; --model DIR with {given.settings.cluster.model or 'its weights'}"
+    elif not any(given.model.glob("*.safetensors")):
+        yield f"model: {given.model} is no folder with *.safetensors"
+    what = {"rl": "tasks: none were given; --tasks FILE"}.get(given.kind, "data: none were given; --data")
+    if not given.files:
+        yield what
+    for file in given.files:
+        if not file.exists():
+            yield f"data: there is no {file}"
+
+
+def _packages(train: TrainConfig) -> Iterator[str]:
+    wanted = {"torch": "local", "transformers": "local"} | ({"peft": "lora"} if train.lora else {})
+    for name, extra in wanted.items():
+        if importlib.util.find_spec(name) is None:
+            yield f"package: {name}; pip install 'patchwright[{extra}]'"
+
+
+def _gpus(given: Given) -> Iterator[str]:
+    """The GPUs the cluster's machines should have, and ranks that would be on other machines."""
+    train, cluster = given.train, given.settings.cluster
+    if train.device == "cpu":
+        return
+    here, wanted = len(list(Path("/dev").glob("nvidia[0-9]*"))), cluster.gpus_per_node
+    if here < wanted:
+        yield f"GPUs: {wanted} are wanted in each of {cluster.nodes} machines, this one has {here}"
+    if train.ranks > wanted:
+        yield (
+            f"one machine with {train.ranks} GPUs: the trainer's ranks are processes of one machine "
+            f"(train.ranks = {train.ranks}, cluster.gpus_per_node = {wanted})"
+        )
+
+
+def _servers(settings: Settings) -> Iterator[str]:
+    engine, judge = settings.line.engine, settings.rl.scores.judge
+    if engine.use != "local":
+        yield from _unreachable(f"{engine.use} server", engine.url, "line.engine.url")
+    if judge.base_url:
+        yield from _unreachable("judge", judge.base_url, "rl.scores.judge.base_url")
+
+
+def _boxes(settings: Settings) -> Iterator[str]:
+    boxes = settings.line.sandbox
+    if boxes.use == "remote":
+        yield from _unreachable("pool of boxes", boxes.pool, "line.sandbox.pool")
+        token = Path(boxes.token_file) if boxes.token_file else config_folder() / POOL_TOKEN
+        if not token.exists():
+            yield f"the pool's token: there is no {token}; copy it from where the pool runs"
+    elif boxes.use == "docker" and not Path(engine_socket()).exists():
+        yield f"Docker: there is no {engine_socket()}; start it, or set DOCKER_HOST"
+
+
+def _agent(settings: Settings) -> Iterator[str]:
+    plan = PLANS.get(settings.line.agent.use)
+    if plan is None:
+        return
+    try:
+        find_kit(plan)
+    except ConfigError as error:
+        yield f"agent: {error}"
+
+
+def _unreachable(what: str, url: str, key: str) -> Iterator[str]:
+    """A connection says that somebody is there; `patchwright check engine` says who."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port or {"https": 443}.get(parts.scheme, 80)
+        if not parts.hostname:
+            raise ValueError("no address")
+        socket.create_connection((parts.hostname, port), timeout=_PATIENCE).close()
+    except ValueError:
+        yield f"{what}: {key} is {url!r}, which is no address"
+    except OSError as error:
+        yield f"{what}: nobody answers at {url} ({os.strerror(error.errno) if error.errno else error})"
