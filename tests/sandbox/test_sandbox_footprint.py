@@ -59,10 +59,10 @@ def test_a_forked_process_is_told_apart():
 def test_the_memory_of_open_boxes_is_known_and_goes_back():
     async def given_back(backend, bound):
         """A box answers first and gives memory back after that."""
-        for _ in range(500):
+        for _ in range(600):
             if sum(backend.own_memory()) < bound:
                 break
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
         return backend.own_memory()
 
     async def run():
@@ -74,7 +74,7 @@ def test_the_memory_of_open_boxes_is_known_and_goes_back():
                 await box.exec("head -c 3000000 /dev/zero")
                 await box.write("large", bytes(4_000_000))
                 await box.read("large")
-            after = backend.own_memory()
+            after = await given_back(backend, sum(before) + 3 * 2_000_000)
             await boxes[0].close()
             return before, after, backend.own_memory()
         finally:

@@ -62,6 +62,13 @@ def descendants(root):
         family |= more
 
 
+@pytest.fixture
+def family():
+    """Tells (pid, start time) of all that came below this process since: servers of other tests may live."""
+    others = descendants(os.getpid())
+    return lambda: descendants(os.getpid()) - others
+
+
 def count_fds():
     return len(list(Path("/proc/self/fd").iterdir()))
 
@@ -127,13 +134,13 @@ def test_nothing_survives_a_killed_client():
     assert mounted() == mounts
 
 
-def test_nothing_is_left_after_closing():
+def test_nothing_is_left_after_closing(family):
     async def work(backend):
         before_fds = count_fds()
         first = await backend.open(BoxSpec())
         await first.close()
-        fds, family = count_fds(), descendants(os.getpid())
-        assert len(family) == 1  # the fork server
+        fds, server = count_fds(), family()
+        assert len(server) == 1
 
         async def use(number):
             box = await backend.open(BoxSpec(limits=Limits(disk_mb=16)))
@@ -142,21 +149,21 @@ def test_nothing_is_left_after_closing():
             return result.output
 
         assert await asyncio.gather(*(use(n) for n in range(30))) == [f"{n}\n" for n in range(30)]
-        assert descendants(os.getpid()) == family
+        assert family() == server
         assert count_fds() == fds
         return before_fds
 
     before = run(work)
-    assert not descendants(os.getpid())
+    assert not family()
     assert count_fds() <= before
 
 
-def test_a_box_that_dies_raises_and_does_not_hang():
+def test_a_box_that_dies_raises_and_does_not_hang(family):
     async def work(backend):
         await (await backend.open(BoxSpec())).close()
-        server = descendants(os.getpid())
+        server = family()
         box = await backend.open(BoxSpec())
-        ((runner, _),) = descendants(os.getpid()) - server
+        ((runner, _),) = family() - server
         running = asyncio.create_task(box.exec("sleep 1000", timeout=1000))
         await asyncio.sleep(0.2)
         os.kill(runner, signal.SIGKILL)
@@ -169,10 +176,10 @@ def test_a_box_that_dies_raises_and_does_not_hang():
     run(work)
 
 
-def test_boxes_outlive_the_fork_server_which_comes_back():
+def test_boxes_outlive_the_fork_server_which_comes_back(family):
     async def work(backend):
         box = await backend.open(BoxSpec())
-        (server,) = [pid for pid, (parent, _) in processes().items() if parent == os.getpid()]
+        (server,) = [pid for pid, _ in family() if processes()[pid][0] == os.getpid()]
         os.kill(server, signal.SIGKILL)
         await asyncio.sleep(0.1)
         assert (await box.exec("echo alive")).output == "alive\n"
@@ -181,7 +188,7 @@ def test_boxes_outlive_the_fork_server_which_comes_back():
         await box.close()
 
     run(work)
-    assert not descendants(os.getpid())
+    assert not family()
 
 
 def test_closing_the_backend_closes_its_boxes():
@@ -197,10 +204,10 @@ def test_closing_the_backend_closes_its_boxes():
     asyncio.run(main())
 
 
-def test_an_abandoned_open_leaves_nothing():
+def test_an_abandoned_open_leaves_nothing(family):
     async def work(backend):
         await (await backend.open(BoxSpec())).close()
-        family = descendants(os.getpid())
+        server = family()
         for delay in (0, 0.001, 0.003, 0.006):
             opening = asyncio.create_task(backend.open(BoxSpec()))
             await asyncio.sleep(delay)
@@ -208,7 +215,7 @@ def test_an_abandoned_open_leaves_nothing():
             for box in await asyncio.gather(opening, return_exceptions=True):
                 if not isinstance(box, BaseException):  # it was faster than the cancelling
                     await box.close()
-        await asyncio.to_thread(wait_until, lambda: descendants(os.getpid()) == family)
+        await asyncio.to_thread(wait_until, lambda: family() == server)
 
     run(work)
 
@@ -313,11 +320,11 @@ def test_a_full_disk_is_an_oserror():
     run(work)
 
 
-def test_a_damaged_archive_opens_no_box():
+def test_a_damaged_archive_opens_no_box(family):
     async def work(backend):
         with pytest.raises(SandboxError, match="archive"):
             await backend.open(BoxSpec(archive=b"no tar" * 1000))
-        await asyncio.to_thread(wait_until, lambda: len(descendants(os.getpid())) == 1)
+        await asyncio.to_thread(wait_until, lambda: len(family()) == 1)
 
     run(work)
 

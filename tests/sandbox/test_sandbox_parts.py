@@ -16,8 +16,17 @@ from patchwright.errors import ConfigError
 from patchwright.sandbox import archive, seccomp, wire
 from patchwright.sandbox.check_tools import tar_of
 from patchwright.sandbox.docker_api import engine_socket
+from patchwright.sandbox.docker_container import INSIDE
 from patchwright.sandbox.output import HEAD, TAIL, Output, render
 from patchwright.sandbox.select import open_backend
+
+
+def test_what_goes_into_a_docker_box_is_all_that_it_imports():
+    """The box has nothing else of this package, and its Python no other packages."""
+    program = "import patchwright.sandbox.docker_init, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    ours = {name.split(".")[2] for name in done.stdout.split() if name.startswith("patchwright.sandbox.")}
+    assert ours <= set(INSIDE)
 
 
 @given(st.lists(st.binary(max_size=50_000), max_size=8))

@@ -18,7 +18,7 @@ import random
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -276,26 +276,26 @@ class Pool:
 
     async def _serve(self, request: _Request) -> Lease:
         """A slot, then a box; on another node when one cannot make it or has no such image."""
-        loop, tried = asyncio.get_running_loop(), frozenset[str]()
+        loop, tried = asyncio.get_running_loop(), dict[str, PoolError]()
         while True:
             left = request.deadline - loop.time()
             request.queued = True
-            node = await self.line.turn(request.want, left, only=request.only, avoid=tried)
+            node = await self.line.turn(request.want, left, only=request.only, avoid=frozenset(tried))
             request.queued = False
             lease = self.begin(node, image=request.want.image, ttl=request.ttl, key=request.key)
             try:
                 await self._make(lease, request)
                 break
-            except PoolError:
-                tried |= {node.url}
+            except PoolError as error:
+                tried[node.url] = error
                 if request.only or not self._others(tried):
-                    raise
+                    raise max(tried.values(), key=lambda one: one.status) from None  # a fault tells more
         self.counts["leases"] += 1
         if not request.watchers and not request.key:
             self._care.remove(lease)
         return lease
 
-    def _others(self, tried: frozenset[str]) -> bool:
+    def _others(self, tried: Collection[str]) -> bool:
         """Whether it makes sense to ask one more node."""
         states = [node.state for node in self.nodes.values() if node.url not in tried]
         return len(tried) < _CREATES and any(x.healthy and not x.draining for x in states)

@@ -25,7 +25,7 @@ _READ_ONLY = [f"/proc/{name}" for name in ("bus", "fs", "irq", "sys", "sysrq-tri
 _MIB = 1 << 20
 LABEL = "patchwright"
 """Everything made carries it, and two more that begin with it: the run and its owner."""
-_INSIDE = (
+INSIDE = (
     "archive",
     "docker_init",
     "files",
@@ -33,6 +33,7 @@ _INSIDE = (
     "output",
     "prebuilt",
     "processes",
+    "resident",
     "runner",
     "seccomp",
     "stream",
@@ -157,7 +158,7 @@ def program() -> bytes:
     with zipfile.ZipFile(buffer, "w") as bundle:
         for package in ("patchwright", "patchwright/sandbox"):
             bundle.writestr(f"{package}/__init__.py", "")
-        for module in _INSIDE:
+        for module in INSIDE:
             source = Path(__file__).with_name(f"{module}.py").read_bytes()
             bundle.writestr(f"patchwright/sandbox/{module}.py", source)
     return buffer.getvalue()
