@@ -86,7 +86,7 @@ class RlConfig(Config):
     the next round, on tokens sampled one version of the weights earlier; 0: none."""
     carry_over: int = Field(default=0, ge=0)
     """Unfinished groups that do not hold a round up: they go on, and the next round trains on them; 0:
-    none."""
+    none. With `over_sample` too, a group may be started ahead and carried over: two versions earlier."""
     keep_hackable: bool = True
     """Train on tasks that `patchwright tasks validate` found hackable too; flaky and broken ones are never
     trained on."""

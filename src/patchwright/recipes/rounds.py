@@ -16,9 +16,9 @@ So nothing is ever dropped here, and groups stay whole:
   *whether*. Every group that was started is trained exactly once, so over the run each task and each length
   has the share sampling gave it. (The first round has fewer slow groups than its share, the last one more.)
 
-What both leave is staleness of at most one version, token by token under the weights that sampled it. The
-recorded log-probs are those of that sampling, so the policy ratio accounts for it; `rl.algorithm.correction`
-bounds it further.
+What each leaves is staleness of at most one version, token by token under the weights that sampled it; both
+together two, for a group that was started ahead may be carried over. The recorded log-probs are those of that
+sampling, so the policy ratio accounts for it; `rl.algorithm.correction` bounds it further.
 
 The last round of a run carries nothing over and starts nothing ahead.
 """
