@@ -22,7 +22,7 @@ from patchwright.metrics import Metrics
 from patchwright.recipes.plot import Banded, Curve, picture
 from patchwright.store import Run, files
 
-__all__ = ["Comparison", "Evaluation", "Mean", "compare", "markdown", "tables", "write_report"]
+__all__ = ["Comparison", "Evaluation", "Mean", "compare", "evaluations", "markdown", "tables", "write_report"]
 
 T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """97.5 % quantile of Student's t for 1 to 10 degrees of freedom; 1.96 beyond, which is a little narrow."""
@@ -126,7 +126,7 @@ def compare(folders: Sequence[Path]) -> Comparison:
     for folder in folders:
         with Run.open(folder) as run:
             names.append(folder.name)
-            found.append(dict(_evaluations(run)))
+            found.append(_by_policy(run))
             rounds.append(_rounds(run))
     shared = [key for key in found[0] if all(key in other for other in found)]
     if not shared:
@@ -147,14 +147,29 @@ def _listed(found: Mapping[tuple[str, str], Evaluation]) -> str:
     return ", ".join(f"{policy} on {name}" for policy, name in found) or "none"
 
 
-def _evaluations(run: Run) -> Iterator[tuple[tuple[str, str], Evaluation]]:
-    """By (policy, set), in the order they were made."""
-    for mark in run.marks():
-        for name, found in (mark.info.get("sets") or {}).items():
-            yield (mark.stage.removeprefix("eval-"), name), _evaluation(found)
-    for stage in (run.summary() or {}).get("stages", []):
+def evaluations(run: Run) -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
+    """What the run's evaluations came to, in the order they were made, by (stage, set of tasks).
+
+    From the journal, so that an unfinished run has those it made; else from the summary, where a stage has
+    one set without a name.
+    """
+    journal = [
+        ((mark.stage, name), found)
+        for mark in run.marks()
+        for name, found in (mark.info.get("sets") or {}).items()
+    ]
+    yield from journal
+    for stage in [] if journal else (run.summary() or {}).get("stages", []):
         if "pass_at_1" in stage:
-            yield (str(stage.get("name", "")), "tasks"), _evaluation(stage)
+            yield (str(stage.get("name", "")), ""), stage
+
+
+def _by_policy(run: Run) -> dict[tuple[str, str], Evaluation]:
+    """By (policy, set)."""
+    return {
+        (stage.removeprefix("eval-"), name or "tasks"): _evaluation(found)
+        for (stage, name), found in evaluations(run)
+    }
 
 
 def _evaluation(found: Mapping[str, Any]) -> Evaluation:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from patchwright.gateway.drift import Drift
+from patchwright.recipes.compare import evaluations
 from patchwright.recipes.legible import cut, diff, legible
 from patchwright.store import Entry, Run
 from patchwright.types import Grade, Outcome, Step, TestStatus, Trajectory, Turn
@@ -64,28 +65,15 @@ def _attempts(run: Run) -> Table:
 
 
 def _held_out(run: Run) -> Table:
-    """Results of evaluations, from the journal, so that an unfinished run shows those it has."""
     table = _table(
         "evaluations", "evaluation", "set", "pass@1 [95 % interval]", "pass@8", "attempts", "void", "flagged"
     )
-    for name, found in _evaluations(run):
+    for (stage, name), found in evaluations(run):
         rate = f"{found['pass_at_1']:.1%} [{found['low']:.1%}, {found['high']:.1%}]"
         eight = found.get("pass_at_8")
         counts = (found["total"], found.get("void", 0), f"{found.get('cheat_rate', 0.0):.1%}")
-        table.add_row(*name, rate, "-" if eight is None else f"{eight:.1%}", *map(str, counts))
+        table.add_row(stage, name or "-", rate, "-" if eight is None else f"{eight:.1%}", *map(str, counts))
     return table
-
-
-def _evaluations(run: Run) -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
-    journal = [
-        ((mark.stage, name), found)
-        for mark in run.marks()
-        for name, found in (mark.info.get("sets") or {}).items()
-    ]
-    yield from journal
-    for stage in [] if journal else (run.summary() or {}).get("stages", []):
-        if "pass_at_1" in stage:
-            yield (str(stage.get("name", "")), "-"), stage
 
 
 def _steps(run: Run) -> Iterator[Table]:
