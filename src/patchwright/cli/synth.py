@@ -97,7 +97,7 @@ def validate(
     from patchwright.config import load_config
     from patchwright.recipes.assembly import SandboxConfig
     from patchwright.recipes.validate import validate_file
-    from patchwright.tasks.trust import HACKABLE, VALID, TrustConfig
+    from patchwright.tasks.trust import HACKABLE, VALID, VERDICTS, TrustConfig
 
     flags = [f"repeat={repeat}"] if repeat else []
     wanted = load_config(TrustConfig, config, [*(override or ()), *flags])
@@ -112,5 +112,6 @@ def validate(
     counts = Counter(trust.verdict for trust in report.found.values())
     if report.unjudged:
         counts["void"] = len(report.unjudged)
-    console.print(", ".join(f"{number} {verdict}" for verdict, number in counts.most_common()))
+    order = [verdict for verdict in (*VERDICTS, "void") if verdict in counts]
+    console.print(", ".join(f"{counts[verdict]} {verdict}" for verdict in order))
     raise typer.Exit(0 if set(counts) <= {VALID, HACKABLE} else 1)

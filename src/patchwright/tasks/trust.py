@@ -24,7 +24,7 @@ from patchwright.tasks.hunks import variants
 from patchwright.tasks.validate import Grading
 from patchwright.types import Grade, Task, TestStatus
 
-VALID, FLAKY, HACKABLE, BROKEN = "valid", "flaky", "hackable", "broken"
+VERDICTS = VALID, HACKABLE, FLAKY, BROKEN = "valid", "hackable", "flaky", "broken"
 _ORDER = """
 import random as _random
 
