@@ -10,6 +10,7 @@ import difflib
 import importlib
 import json
 import re
+import sys
 import tomllib
 import types
 import typing
@@ -183,7 +184,8 @@ def nearest(name: str, names: Sequence[str]) -> str | None:
 
 
 def pick(use: str, registry: Mapping[str, T | str], *, key: str = "use") -> T:
-    """The part named by `use`: a name of `registry`, or `module:Class` for one's own.
+    """The part named by `use`: a name of `registry`, or `module:Class` for one's own (a module that is
+    installed, or a file of the current folder).
 
     A registry value may itself be a `module:Class` string, so that a registry imports nothing.
     Raises ConfigError naming the nearest part when there is none such.
@@ -199,6 +201,8 @@ def pick(use: str, registry: Mapping[str, T | str], *, key: str = "use") -> T:
 
 def _import(path: str, key: str) -> Any:
     module, _, name = path.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # last: a file here hides no package
     try:
         return getattr(importlib.import_module(module), name)
     except ImportError as error:

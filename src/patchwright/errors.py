@@ -1,4 +1,4 @@
-"""One tree of errors, attributed once, at the boundary they crossed.
+"""One tree of errors, attributed once, at the boundary they crossed::
 
     PatchwrightError
     |-- ConfigError          the user's file, flag or data: before anything starts (exit code 2)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from patchwright.agent.base import Agent, Furnishing
-from patchwright.errors import PatchwrightError
 from patchwright.sandbox.base import BoxSpec, Sandbox, SandboxBackend
 from patchwright.types import AgentExit, CheckResult, Endpoint, Limits, Task, Tests
 
@@ -132,7 +131,7 @@ async def _run(agent: Agent, box: Sandbox, serve: Serve, script: Script) -> tupl
                 return await agent.run(_TASK, box, endpoint), ""
         except TimeoutError:
             return None, f"it did not return within {_PATIENCE:.0f} s"
-        except PatchwrightError as error:
+        except Exception as error:  # whatever it is: the suite reports, and goes on
             return None, f"it raised {type(error).__name__}: {error}"
 
 

@@ -17,9 +17,9 @@ from patchwright.cli.options import (
     RunFolder,
     TasksFile,
     execute,
+    observed,
     output,
     policy,
-    view,
 )
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def evaluate(
     The same command again goes on where it was stopped. Exit code 0: every attempt has a verdict. 1: at
     least one is void, which the same command tries again. 2: a mistake in what was given. 130: interrupted.
     """
+    from patchwright.metrics import publish
     from patchwright.recipes.evaluation import EvalRequest, run_evaluation
     from patchwright.recipes.presets import load_settings
 
@@ -76,7 +77,7 @@ def evaluate(
         "line.agent.temperature": temperature,
     }
     chosen = [f"{key}={value}" for key, value in flags.items() if value is not None]
-    line = load_settings(preset, config, [*chosen, *(override or ())]).line
+    settings = load_settings(preset, config, [*chosen, *(override or ())])
     request = EvalRequest(
         tasks=tasks,
         model=policy(model, base_url, api_key_env),
@@ -86,7 +87,9 @@ def evaluate(
         prices=prices,
         preset=preset,
     )
-    found, rows = execute(run_evaluation(request, line, view()))
+    with observed(settings.metrics, run) as shown:
+        found, rows = execute(run_evaluation(request, settings.line, shown))
+        publish("eval", 0, found.record())
     if as_json:
         typer.echo(json.dumps(found.record(), indent=2))
     else:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -15,6 +16,7 @@ from patchwright.types import Endpoint
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from patchwright.metrics.sinks import MetricsConfig
     from patchwright.recipes.progress import View
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "SandboxName",
     "TasksFile",
     "execute",
+    "observed",
     "output",
     "policy",
     "view",
@@ -80,6 +83,16 @@ def view() -> View:
     from patchwright.recipes.progress import View
 
     return View()
+
+
+@contextmanager
+def observed(config: MetricsConfig, run: Path) -> Iterator[View]:
+    """Progress, while figures and spans go to the sinks of `config` too."""
+    from patchwright.metrics.sinks import observing
+
+    shown = view()
+    with observing(config, run, shown.say):
+        yield shown
 
 
 def output() -> Console:

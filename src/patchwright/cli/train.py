@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from patchwright.cli.options import ConfigFile, Override, RunFolder, TasksFile, execute, output, view
+from patchwright.cli.options import ConfigFile, Override, RunFolder, TasksFile, execute, observed, output
 from patchwright.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -96,7 +96,8 @@ def sft(
     if dry:
         return dry_run("sft", settings, model, data)
     start, rows = told(model, "--model"), told(data, "--data")
-    weights = execute(run_sft(settings.sft, settings.line, start, rows, run, view()))
+    with observed(settings.metrics, run) as shown:
+        weights = execute(run_sft(settings.sft, settings.line, start, rows, run, shown))
     return output().print(f"weights  {weights.path}")
 
 
@@ -120,5 +121,6 @@ def rl(
     if dry:
         return dry_run("rl", settings, model, tasks)
     start, file = told(model, "--model"), told(tasks, "--tasks")
-    weights = execute(run_rl(settings.rl, settings.line, file, start, run, view()))
+    with observed(settings.metrics, run) as shown:
+        weights = execute(run_rl(settings.rl, settings.line, file, start, run, shown))
     return output().print(f"weights  {weights.path}")

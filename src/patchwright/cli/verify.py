@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from patchwright.cli.options import ConfigFile, Override, RunFolder, execute, output, view
+from patchwright.cli.options import ConfigFile, Override, RunFolder, execute, observed, output, view
 from patchwright.cli.train import DryRun, Preset, Start, dry_run, told
 
 __all__ = ["judge", "rerank", "train_verifier"]
@@ -38,8 +38,9 @@ def train_verifier(
     if dry:
         return dry_run("verifier", settings, model, *(data or ()))
     start, runs = told(model, "--model"), data or [told(None, "--data")]
-    work = run_verifier(settings.verifier, settings.line, start, runs, stage, run, view())
-    weights, summary = execute(work)
+    with observed(settings.metrics, run) as shown:
+        work = run_verifier(settings.verifier, settings.line, start, runs, stage, run, shown)
+        weights, summary = execute(work)
     held = summary["held_out"]
     output().print(f"rows  {summary['rows']} of {summary['tasks']} tasks, {held['rows']} held out")
     if held["auc"] is not None:

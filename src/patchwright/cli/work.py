@@ -16,9 +16,9 @@ from patchwright.cli.options import (
     RunFolder,
     TasksFile,
     execute,
+    observed,
     output,
     policy,
-    view,
 )
 from patchwright.errors import ConfigError
 
@@ -49,7 +49,9 @@ def quickstart(
 
     flags = {"source": source, "line.sandbox.use": sandbox}
     chosen = [f"{key}={value}" for key, value in flags.items() if value is not None]
-    execute(recipe(load_config(QuickstartConfig, config, [*chosen, *(override or ())]), run, view()))
+    settings = load_config(QuickstartConfig, config, [*chosen, *(override or ())])
+    with observed(settings.metrics, run) as shown:
+        execute(recipe(settings, run, shown))
 
 
 def rollout(
@@ -70,14 +72,16 @@ def rollout(
     from patchwright.recipes.rollout import run_expert, run_rollout
     from patchwright.recipes.settings import Settings
 
-    line = load_config(Settings, config, override or ()).line
-    if not expert:
-        chosen = policy(model, base_url, api_key_env)
-        found = execute(run_rollout(line, tasks, chosen, run, view(), samples=samples))
-    elif base_url or samples != 1:
+    if expert and (base_url or samples != 1):
         raise ConfigError("--expert makes one attempt per task, with the tokenizer of the folder --model")
-    else:
-        found = execute(run_expert(line, tasks, Path(model), run, view()))
+    settings = load_config(Settings, config, override or ())
+    with observed(settings.metrics, run) as shown:
+        if expert:
+            work = run_expert(settings.line, tasks, Path(model), run, shown)
+        else:
+            chosen = policy(model, base_url, api_key_env)
+            work = run_rollout(settings.line, tasks, chosen, run, shown, samples=samples)
+        found = execute(work)
     _report(found, run)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from patchwright.errors import ConfigError, SandboxError
 from patchwright.fleet.client import PoolClient, RemoteLease
+from patchwright.metrics.trace import span
 from patchwright.sandbox.base import BoxSpec, Handler
 from patchwright.types import Exec, Limits
 
@@ -39,9 +40,13 @@ class RemoteBox:
     ) -> Exec:
         """Run `bash -c command`; see `Sandbox.exec`. Cancelling it kills the command."""
         seconds = self._limits.exec_seconds if timeout is None else timeout
-        return await self._client.exec(
-            self._open(), command, timeout=seconds, cwd=cwd or "", env=env, stdin=stdin, on_output=on_output
-        )
+        lease = self._open()
+        with span("exec", {"patchwright.command": command}) as note:
+            done = await self._client.exec(
+                lease, command, timeout=seconds, cwd=cwd or "", env=env, stdin=stdin, on_output=on_output
+            )
+            note("patchwright.exit_code", done.code)
+            return done
 
     async def fork(self) -> RemoteBox:
         """A copy of the box with a lease of its own, at the same node; see `Sandbox.fork`."""
@@ -100,14 +105,15 @@ class RemoteBackend:
                 "boxes of a pool cannot show folders of this machine, which an agent inside of its box "
                 "needs; use `--sandbox namespace` or `--sandbox docker`, or an agent outside"
             )
-        lease = await self._client.allocate(
-            self._image if spec.image == "host" else spec.image,
-            cwd=spec.workdir,
-            env=spec.env,
-            archive=spec.archive,
-            limits=spec.limits,
-            wait=self._wait,
-        )
+        with span("queue"):
+            lease = await self._client.allocate(
+                self._image if spec.image == "host" else spec.image,
+                cwd=spec.workdir,
+                env=spec.env,
+                archive=spec.archive,
+                limits=spec.limits,
+                wait=self._wait,
+            )
         return RemoteBox(self._client, lease, spec.limits, self._boxes)
 
     async def close(self) -> None:

@@ -14,6 +14,7 @@ from patchwright.gateway.call import Call, ContextFull
 from patchwright.gateway.history import Policy
 from patchwright.gateway.record import Ahead, Record
 from patchwright.gateway.wire import BadRequest, ChatRequest, Reply, cut, message_json, moved
+from patchwright.metrics.trace import span
 from patchwright.render import Parsed, Renderer
 from patchwright.types import Completion, Finish, Sampling, Turn
 
@@ -107,7 +108,8 @@ class EngineVoice:
             try:
                 return await self._engine.generate(prompt, sampling, on_tokens=listener)
             except EngineBusy:
-                await asyncio.sleep(wait)
+                with span("queue"):
+                    await asyncio.sleep(wait)
         return await self._engine.generate(prompt, sampling, on_tokens=listener)
 
     def _context_full(self, tokens: int) -> ContextFull:

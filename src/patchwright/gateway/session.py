@@ -7,6 +7,7 @@ a call that succeeds becomes a `Turn`.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from patchwright.errors import ConfigError, EngineBusy, InfraError
 from patchwright.gateway.call import Call, ContextFull, Stopped, Voice
 from patchwright.gateway.chat import ChatFormat
 from patchwright.gateway.wire import Format, Json, Reply, message_json, moved, request_sampling
+from patchwright.metrics.trace import span
 from patchwright.types import Endpoint, Sampling, Turn
 
 __all__ = ["Budget", "Session"]
@@ -67,6 +69,8 @@ class Session:
         self._pinned = pinned
         self._budget = budget or Budget()
         self._on_close = on_close
+        self._context = contextvars.copy_context()
+        """Of who opened the session: its calls come in tasks of the server, and belong to its trace."""
         self._calls: dict[bytes, Call] = {}
         self._failures: dict[bytes, InfraError] = {}
         self._failed = 0
@@ -115,7 +119,7 @@ class Session:
             stop=(*self._sampling.stop, *request.stop),
         )
         self._count += request.n
-        call.task = asyncio.create_task(self._answer(call, key))
+        call.task = asyncio.create_task(self._answer(call, key), context=self._context.copy())
         call.task.add_done_callback(lambda task: self._settle(call, key, task))
         self._calls[key] = call
         self._forget()
@@ -162,7 +166,7 @@ class Session:
 
     async def _answer(self, call: Call, key: bytes) -> tuple[Reply, ...]:
         try:
-            replies = await self._voice.answer(call, self._sampling_of(call))
+            replies = await self._said(call)
         except ContextFull:
             self.stopped = "context_full"
             raise
@@ -175,6 +179,13 @@ class Session:
         self._sampled += sum(reply.completion_tokens for reply in replies)
         self._remember(call, replies)
         return replies
+
+    async def _said(self, call: Call) -> tuple[Reply, ...]:
+        with span("model", {"patchwright.call": call.id}) as note:
+            replies = await self._voice.answer(call, self._sampling_of(call))
+            note("gen_ai.usage.input_tokens", replies[0].prompt_tokens)
+            note("gen_ai.usage.output_tokens", sum(reply.completion_tokens for reply in replies))
+            return replies
 
     def _sampling_of(self, call: Call) -> Sampling:
         """A session's seed is moved on by every reply, so that an equal request samples anew."""

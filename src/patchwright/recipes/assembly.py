@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from pydantic import Field
 
 from patchwright.agent.base import Agent
-from patchwright.config import Config
+from patchwright.config import Config, pick
 from patchwright.engine.base import Engine
 from patchwright.engine.config import EngineConfig
 from patchwright.engine.openai import ApiModel
@@ -40,7 +40,8 @@ class SandboxConfig(Config):
     """Which boxes."""
 
     use: str = "namespace"
-    """`namespace` (rootless, no daemon), `docker`, `process` (isolates nothing), or `remote` (a pool's)."""
+    """`namespace` (rootless, no daemon), `docker`, `process` (isolates nothing), `remote` (a pool's), or
+    `module:Class`, called without arguments."""
     image: str = ""
     """Docker and remote: the image of tasks that name none; it must have bash, git, python3 and pytest."""
     warm: int = Field(default=0, ge=0)
@@ -113,6 +114,9 @@ async def open_boxes(config: SandboxConfig) -> AsyncIterator[SandboxBackend]:
 
 
 def _backend(config: SandboxConfig) -> SandboxBackend:
+    if ":" in config.use:
+        make: Callable[[], SandboxBackend] = pick(config.use, {}, key="line.sandbox.use")
+        return make()
     if config.use == "remote":
         if config.warm:
             raise ConfigError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from patchwright.metrics import interval, mean_pass_at_k
@@ -13,6 +13,8 @@ from patchwright.recipes.assembly import LineConfig
 from patchwright.recipes.cheats import attempted_cheats
 from patchwright.recipes.progress import View
 from patchwright.rollout.driver import group_jobs, run_jobs
+from patchwright.rollout.events import FILE as EVENTS
+from patchwright.rollout.events import Events
 from patchwright.rollout.rollout import Line
 from patchwright.store import Run
 from patchwright.types import Outcome, Task, Trajectory
@@ -76,7 +78,7 @@ async def evaluate(
     Attempts the run already holds under `stage` with a verdict are kept: an interrupted evaluation
     goes on where it stopped.
     """
-    sampling = config.sampling.sampling()
+    line, sampling = replace(line, events=Events(run.path / EVENTS)), config.sampling.sampling()
     jobs = group_jobs(tasks, name=stage, samples=samples, sampling=sampling, seed=config.seed)
     known = {entry.id for entry in run.entries(stage=stage) if entry.outcome is not Outcome.VOID}
     resolved = len(run.entries(stage=stage, outcome=Outcome.RESOLVED))

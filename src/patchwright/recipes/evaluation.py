@@ -18,6 +18,8 @@ from patchwright.recipes.prices import Price, load_price
 from patchwright.recipes.progress import Stage, View
 from patchwright.recipes.seed_files import attempt_folder, seed_summary, write_attempt, write_lists
 from patchwright.rollout.driver import group_jobs, run_jobs
+from patchwright.rollout.events import FILE as EVENTS
+from patchwright.rollout.events import Events
 from patchwright.rollout.rollout import Job
 from patchwright.store import Run
 from patchwright.tasks.files import load_tasks
@@ -132,7 +134,7 @@ class _Evaluation:
         if not todo:
             return
         async with assemble(config, model) as line:
-            keeping = replace(line, keep=self._keep)
+            keeping = replace(line, keep=self._keep, events=Events(self._run.path / EVENTS))
             done = run_jobs(keeping, todo, concurrency=config.concurrency, retries=config.retries)
             async for trajectory in done:
                 self._run.put(trajectory, stage=STAGE, step=0, version=0)

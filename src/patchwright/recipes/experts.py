@@ -12,6 +12,8 @@ from patchwright.engine.scripted import ScriptedEngine
 from patchwright.recipes.progress import Stage
 from patchwright.render import Renderer
 from patchwright.rollout.driver import run_jobs
+from patchwright.rollout.events import FILE as EVENTS
+from patchwright.rollout.events import Events
 from patchwright.rollout.rollout import Job, Line
 from patchwright.store import Run
 from patchwright.types import Outcome, Task, Trajectory
@@ -32,7 +34,8 @@ class Experts:
     def __init__(
         self, line: Line, renderer: Renderer, run: Run, *, stage: str = "expert", seed: int = 0
     ) -> None:
-        self._line, self._renderer, self._run = line, renderer, run
+        self._line = replace(line, events=Events(run.path / EVENTS))
+        self._renderer, self._run = renderer, run
         self.stage, self._seed = stage, seed
 
     async def roll(

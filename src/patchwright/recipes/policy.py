@@ -14,7 +14,7 @@ from patchwright.train.reward import length_rewards, overlong
 from patchwright.train.samples import samples as samples_of
 from patchwright.types import Outcome, Sample, Trajectory
 
-__all__ = ["Rewards", "rewards", "samples", "turn_scores"]
+__all__ = ["Advantage", "Rewards", "rewards", "samples", "shares", "turn_scores"]
 
 Rewards = Mapping[Outcome, float]
 """What an outcome is worth; void is worth nothing, and is not in it."""
@@ -91,15 +91,20 @@ def samples(
     pulls on them too (a KL term), or counts them (`constant`): then they have rows, of no weight.
     """
     kept = [group for group in groups if not algorithm.dynamic_sampling or _mixed(group, on_cheat)]
-    given = [rewards(group, worth, algorithm, on_cheat) for group in kept]
-    if algorithm.advantage == STEP:
-        shares: list[list[Advantage | None]] = [
-            _by_step(group, found, algorithm.prm_coef) for group, found in zip(kept, given, strict=True)
-        ]
-    else:
-        shares = [list(row) for row in advantages(given, kind=algorithm.advantage)]
-    pairs = [pair for group, row in zip(kept, shares, strict=True) for pair in zip(group, row, strict=True)]
+    found = shares(kept, worth, algorithm, on_cheat)
+    pairs = [pair for group, row in zip(kept, found, strict=True) for pair in zip(group, row, strict=True)]
     return [row for trajectory, share in pairs for row in _rows(trajectory, share, algorithm, oldest)]
+
+
+def shares(
+    groups: Sequence[Sequence[Trajectory]], worth: Rewards, algorithm: Algorithm, on_cheat: OnCheat
+) -> list[list[Advantage | None]]:
+    """The advantage of each attempt of each group, or of its turns by their ids; None where it is void."""
+    given = [rewards(group, worth, algorithm, on_cheat) for group in groups]
+    if algorithm.advantage == STEP:
+        pairs = zip(groups, given, strict=True)
+        return [_by_step(group, found, algorithm.prm_coef) for group, found in pairs]
+    return [list(row) for row in advantages(given, kind=algorithm.advantage)]
 
 
 def _mixed(group: Sequence[Trajectory], on_cheat: OnCheat) -> bool:

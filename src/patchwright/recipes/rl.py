@@ -23,6 +23,7 @@ from statistics import fmean
 from patchwright.engine.base import Engine
 from patchwright.errors import EngineError
 from patchwright.metrics import Metrics
+from patchwright.metrics.trace import span
 from patchwright.recipes.agents import open_agent
 from patchwright.recipes.artefacts import keep_files, safe_name
 from patchwright.recipes.assembly import LineConfig, open_boxes, open_engine, open_line
@@ -46,6 +47,8 @@ from patchwright.recipes.scores import Scores, open_scores
 from patchwright.recipes.task_import import benchmark_tasks
 from patchwright.recipes.verifier_prompt import read_about
 from patchwright.render import Renderer
+from patchwright.rollout.events import FILE as EVENTS
+from patchwright.rollout.events import Events
 from patchwright.rollout.rollout import Line
 from patchwright.store import Run
 from patchwright.tasks.files import load_tasks
@@ -79,7 +82,7 @@ async def train_rl(
     The trainer must hold the weights `start`; round k makes version `start.version + k`. A resumed run brings
     trainer and engine to the last finished round first.
     """
-    metrics = Metrics(run.path / "metrics.jsonl")
+    metrics, line = Metrics(run.path / "metrics.jsonl"), replace(line, events=Events(run.path / EVENTS))
     first, done = start.version, max((mark.step for mark in run.marks("rl")), default=0)
     if await _resume(engine, trainer, run, start, done):
         await check_parity(engine, trainer, config.max_logprob_gap, temperature=config.train.temperature)
@@ -127,13 +130,19 @@ class _Steps:
 
     async def make(self, step: int, batches: Batches) -> Figures:
         """Train a step and load the weights; returns its figures."""
+        with span("step", {"patchwright.stage": "rl", "patchwright.step": step}, root=True):
+            return await self._make(step, batches)
+
+    async def _make(self, step: int, batches: Batches) -> Figures:
         started, version = time.monotonic(), self.first + step - 1
-        rollouts = await batches.take(step)
+        with span("collect"):
+            rollouts = await batches.take(step)
         record = _record(rollouts, version, self.config) | batches.backlog()
-        with self.trainer_idle.busy():
+        with self.trainer_idle.busy(), span("train"):
             weights, trained = await _update(self.trainer, self.run, rollouts, self.config, version + 1)
         record["load_seconds"] = await self._load(weights)
-        gap = await _compare(self.engine, self.trainer, rollouts, self.config)
+        with span("compare"):
+            gap = await _compare(self.engine, self.trainer, rollouts, self.config)
         record |= trained | self.scores.record(rollouts) | {"logprob_gap": gap}
         record |= {"trainer_idle": self.trainer_idle.share(), "engine_idle": self.engine_idle.share()}
         return record | {"seconds": round(time.monotonic() - started, 2)}
@@ -144,8 +153,9 @@ class _Steps:
         Raises EngineError past the bound."""
         started, bound = time.monotonic(), self.config.max_load_seconds
         try:
-            async with asyncio.timeout(bound):
-                await self.engine.load(weights)
+            with span("load"):
+                async with asyncio.timeout(bound):
+                    await self.engine.load(weights)
         except TimeoutError:
             raise EngineError(
                 f"the engine has not loaded weights {weights.version} within {bound:g} s "

@@ -71,7 +71,8 @@ class Scores:
         """The line as it is to be rolled out on: watched where there is a judge."""
         if self.judge is None:
             return line
-        parts = {name: getattr(line, name) for name in ("backend", "agent", "model", "grade", "keep")}
+        names = ("backend", "agent", "model", "grade", "keep", "events")
+        parts = {name: getattr(line, name) for name in names}
         return _WatchedLine(**parts, judge=self.judge, watches=self._watches)
 
     async def check(self) -> None:

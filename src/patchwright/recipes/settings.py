@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from patchwright.config import Config
+from patchwright.metrics.sinks import MetricsConfig
 from patchwright.recipes.assembly import LineConfig
 from patchwright.recipes.cluster import ClusterConfig
 from patchwright.recipes.judge_config import JudgeConfig
@@ -32,5 +33,7 @@ class Settings(Config):
     """How `rerank` and `judge` run a verifier."""
     judge: JudgeConfig = JudgeConfig()
     """`judge`."""
+    metrics: MetricsConfig = MetricsConfig()
+    """Sinks of `rollout`, `eval` and `train`, besides the run's folder."""
     cluster: ClusterConfig = ClusterConfig()
     """The machines, for `train ... --dry-run`."""

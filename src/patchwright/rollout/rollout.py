@@ -20,6 +20,8 @@ from patchwright.gateway.server import Gateway
 from patchwright.gateway.session import Budget, Session
 from patchwright.grade.patch import take_patch
 from patchwright.grade.tests import open_box
+from patchwright.metrics.trace import Note, span
+from patchwright.rollout.events import Events
 from patchwright.sandbox.base import Sandbox, SandboxBackend
 from patchwright.tasks.history import without_history
 from patchwright.types import AgentExit, Endpoint, Failure, Grade, Sampling, Task, Trajectory, Turn
@@ -56,14 +58,28 @@ class Line:
     grade: Callable[[Task, str], Awaitable[Grade]]
     keep: Callable[[str, Mapping[str, bytes]], None] | None = None
     """Takes the files an agent left, by the trajectory's id: its own log of events."""
+    events: Events | None = None
+    """Is told what attempts are doing, for who watches."""
+
+    def tell(self, attempt: str, what: str, **more: str | int | float) -> None:
+        """Say what an attempt does from now on, to who wants to know."""
+        if self.events is not None:
+            self.events.note(attempt, what, **more)
 
     def converse(self, job: Job, on_turn: Callable[[Turn], None] | None = None) -> Session:
         """A fresh conversation for one attempt; `on_turn` sees every turn as it is recorded."""
         budget = Budget()
         if isinstance(self.agent, Bounded):
             budget = Budget(calls=self.agent.max_calls, tokens=self.agent.max_sampled)
+
+        def said(turn: Turn) -> None:
+            of = {"turn": turn.id, "tokens": len(turn.completion_ids), "version": turn.version}
+            self.tell(job.id, "turn", started=round(turn.started, 3), seconds=round(turn.seconds, 3), **of)
+            if on_turn is not None:
+                on_turn(turn)
+
         return self.model.session(
-            job.id, sampling=job.sampling, engine=job.engine, budget=budget, on_turn=on_turn
+            job.id, sampling=job.sampling, engine=job.engine, budget=budget, on_turn=said
         )
 
 
@@ -71,12 +87,25 @@ async def attempt(line: Line, job: Job) -> Trajectory:
     """Make one attempt. Infrastructure faults end in a void trajectory, never in an exception."""
     started = time.monotonic()
     blank = Trajectory(id=job.id, task_id=job.task.id, group=job.group)
-    async with _conversation(line, job) as talk:
-        result, files = await _attempt(line, job.task, talk, blank)
-        if files and line.keep is not None:
-            await asyncio.to_thread(line.keep, job.id, files)
-        done = replace(result, turns=talk.turns, messages=_messages(talk, result.messages))
+    line.tell(job.id, "queue", task=job.task.id, group=job.group)
+    about = {"patchwright.attempt": job.id, "patchwright.task": job.task.id, "patchwright.group": job.group}
+    with span("attempt", about, root=True) as note:
+        async with _conversation(line, job) as talk:  # in the span, which its model calls belong to
+            result, files = await _attempt(line, job.task, talk, blank)
+            if files and line.keep is not None:
+                await asyncio.to_thread(line.keep, job.id, files)
+            done = replace(result, turns=talk.turns, messages=_messages(talk, result.messages))
+        _note(note, done)
+    why = f"{done.failure.kind} ({done.failure.stage}): {done.failure.message}" if done.failure else ""
+    line.tell(job.id, "end", outcome=done.outcome.value, exit=done.exit, error=why)
     return replace(done, seconds=time.monotonic() - started)
+
+
+def _note(note: Note, done: Trajectory) -> None:
+    note("patchwright.outcome", done.outcome.value)
+    note("patchwright.exit", done.exit)
+    if done.failure is not None:
+        note("error.type", f"{done.failure.stage}: {done.failure.kind}")
 
 
 def _messages(talk: Session, kept: Messages) -> Messages:
@@ -93,20 +122,26 @@ async def _attempt(
     stage = "open"
     exit_, patch = AgentExit(reason=""), ""
     try:
-        box = await _open(line, task)
+        with span("box"):
+            box = await _open(line, task)
         try:
             seen_box, seen = await without_history(box, task)
             stage = "agent"
+            line.tell(blank.id, stage)
             exit_ = await _work(line.agent, seen, seen_box, talk.endpoint)
             exit_ = _ended(exit_, talk)
             if talk.failure is not None:
                 raise talk.failure
             stage = "diff"
-            patch = await take_patch(box, seen)
+            with span("patch"):
+                patch = await take_patch(box, seen)
         finally:
             await box.close()
         stage = "grade"
-        grade = await line.grade(task, patch)
+        line.tell(blank.id, stage)
+        with span("grade") as note:
+            grade = await line.grade(task, patch)
+            note("patchwright.state", grade.state.value)
     except InfraError as error:
         failure = Failure(kind=type(error).__name__, message=str(error), stage=stage)
         return replace(_told(blank, exit_), patch=patch, failure=failure), exit_.files

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from patchwright.errors import SandboxError
+from patchwright.metrics.trace import span
 from patchwright.sandbox import wire
 from patchwright.sandbox.base import BoxSpec, Handler
 from patchwright.sandbox.channel import Channel
@@ -66,7 +67,10 @@ class Box(abc.ABC):
         )
         async with self._turns.alone():
             self._check_open()
-            return await self._run(asked)
+            with span("exec", {"patchwright.command": command}) as note:
+                done = await self._run(asked)
+                note("patchwright.exit_code", done.code)
+                return done
 
     async def close(self) -> None:
         """Kill every process of the box and remove its files. Closing twice is allowed.

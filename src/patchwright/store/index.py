@@ -33,6 +33,7 @@ create table if not exists marks (
   primary key (stage, step)
 );
 """
+_ORDERS = ("id", "task_id", "group", "stage", "step", "version", "outcome", "seconds")
 _COLUMNS = "id, task_id, grp, stage, step, version, outcome, seconds"
 
 
@@ -132,6 +133,29 @@ class Index:
         sql = f"select {_COLUMNS} from trajectories where {where} order by stage, step, id"
         return [_entry(row) for row in self._db.execute(sql, list(used.values()))]
 
+    def page(
+        self, wanted: Mapping[str, str | int], text: str, order: str, window: tuple[int, int]
+    ) -> list[Entry]:
+        """The `window` (first, how many) of entries of which `text` is in the id or the task, ordered by a
+        column, descending where `-` stands before it."""
+        where, values = _matching(wanted, text)
+        column, down = order.removeprefix("-"), order.startswith("-")
+        if column not in _ORDERS:
+            raise ValueError(f"no column {column!r} to order by")
+        by = f"{'grp' if column == 'group' else column} {'desc' if down else 'asc'}, stage, step, id"
+        sql = f"select {_COLUMNS} from trajectories where {where} order by {by} limit ? offset ?"
+        return [_entry(row) for row in self._db.execute(sql, (*values, window[1], window[0]))]
+
+    def matching(self, wanted: Mapping[str, str | int], text: str) -> int:
+        """How many entries there are to make pages of."""
+        where, values = _matching(wanted, text)
+        return int(self._db.execute(f"select count(*) from trajectories where {where}", values).fetchone()[0])
+
+    def tally(self) -> list[tuple[str, int, int, str, Outcome, int]]:
+        """(stage, step, version, task, outcome, how many), in this order."""
+        sql = "select stage, step, version, task_id, outcome, count(*) from trajectories group by 1,2,3,4,5"
+        return [(s, n, v, t, Outcome(o), many) for s, n, v, t, o, many in self._db.execute(sql)]
+
     def entry(self, name: str) -> Entry | None:
         """The entry of one trajectory."""
         row = self._db.execute(f"select {_COLUMNS} from trajectories where id=?", (name,)).fetchone()
@@ -167,6 +191,16 @@ class Index:
         sql = "select stage, step, time, info from marks where ? is null or stage=? order by rowid"
         rows = self._db.execute(sql, (stage, stage))
         return [Mark(stage=s, step=n, time=t, info=json.loads(info)) for s, n, t, info in rows]
+
+
+def _matching(wanted: Mapping[str, str | int], text: str) -> tuple[str, list[str | int]]:
+    """The condition and its values; columns are named by who calls, values are anybody's."""
+    columns = {"stage", "step", "version", "outcome", "task_id", "grp"} & wanted.keys()
+    parts, values = [f"{column}=?" for column in sorted(columns)], [wanted[c] for c in sorted(columns)]
+    if text:
+        parts.append("(instr(lower(id), ?) or instr(lower(task_id), ?))")
+        values += [text.lower()] * 2
+    return " and ".join(parts) or "1", values
 
 
 def _values(entry: Entry) -> tuple[str | int | float, ...]:

@@ -163,6 +163,28 @@ class Run:
         with self._using("read the index") as index:
             return index.entries(stage=stage, step=step, outcome=outcome, task=task)
 
+    def page(
+        self,
+        wanted: Mapping[str, str | int],
+        *,
+        text: str = "",
+        order: str = "stage",
+        window: tuple[int, int],
+    ) -> tuple[list[Entry], int]:
+        """The `window` (first, how many) of the entries that match, and how many do; reads no trajectory.
+
+        `wanted` are columns of the index (`stage`, `step`, `version`, `outcome`, `task_id`, `grp`), `text` is
+        in the id or the task, `order` is a column, descending with `-` before it. Raises ValueError for
+        another.
+        """
+        with self._using("read the index") as index:
+            return index.page(wanted, text, order, window), index.matching(wanted, text)
+
+    def tally(self) -> list[tuple[str, int, int, str, Outcome, int]]:
+        """(stage, step, version, task, outcome, how many attempts), ordered so; reads no trajectory."""
+        with self._using("read the index") as index:
+            return index.tally()
+
     def trajectories(
         self,
         *,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from patchwright.config import Config
 from patchwright.engine.config import EngineConfig
+from patchwright.metrics.sinks import MetricsConfig
 from patchwright.recipes.agents import AgentConfig
 from patchwright.recipes.assembly import LineConfig, SamplingConfig
 from patchwright.recipes.rl import RlConfig
@@ -101,3 +102,5 @@ class QuickstartConfig(Config):
         concurrency=64,
     )
     """Boxes, agent, engine, sampling, seed."""
+    metrics: MetricsConfig = MetricsConfig()
+    """Sinks besides the run's folder."""

@@ -35,7 +35,8 @@ from patchwright.types import Weights
 
 async def quickstart(config: QuickstartConfig, folder: Path, view: View) -> dict[str, Any]:
     """Run what is not done yet in the run's folder; returns what its `summary.json` holds."""
-    with Run.create_or_open(folder, config.model_dump(mode="json")) as run:
+    stored = config.model_dump(mode="json", exclude={"metrics"})  # where figures go besides may change
+    with Run.create_or_open(folder, stored) as run:
         boxes, agents = open_boxes(config.line.sandbox), open_agent(config.line.agent)
         async with boxes as backend, agents as agent:
             return await Quickstart(config, run, backend, agent, view).go()

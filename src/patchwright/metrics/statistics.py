@@ -1,4 +1,4 @@
-"""Numbers over time (`metrics.jsonl`) and the statistics an evaluation reports.
+"""The statistics an evaluation reports.
 
 Void attempts are no evidence: the statistics take outcomes and leave void ones out, and a task with nothing
 but void attempts is not counted at all.
@@ -6,73 +6,16 @@ but void attempts is not counted at all.
 
 from __future__ import annotations
 
-import json
 import math
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from patchwright.errors import StoreError
 from patchwright.types import Outcome
 
-__all__ = ["Interval", "Metrics", "interval", "mean_pass_at_k", "pass_at_k"]
+__all__ = ["Interval", "interval", "mean_pass_at_k", "pass_at_k"]
 
 Z95 = 1.959963984540054
 """97.5 % quantile of the normal distribution: a two-sided 95 % interval."""
-
-
-class Metrics:
-    """An append-only file of JSON objects, one a line, each with `stage`, `step` and `time`.
-
-    Example::
-
-        metrics = Metrics(run.path / "metrics.jsonl")
-        metrics.write("rl", 3, loss=0.2, tokens=4096)
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def write(self, stage: str, step: int, **values: float | int | str | None) -> None:
-        """Append one line. Raises StoreError when it cannot be written (disk full)."""
-        line = json.dumps({"stage": stage, "step": step, "time": time.time(), **values})
-        try:
-            with self.path.open("ab+") as file:
-                start = b"" if _ends_clean(file) else b"\n"
-                file.write(start + line.encode() + b"\n")
-        except OSError as error:
-            raise StoreError(f"could not write {self.path}: {error.strerror}; free some space") from error
-
-    def read(self, stage: str | None = None) -> Iterator[dict[str, Any]]:
-        """The lines written, of one stage or of all; a line torn by a crash is left out."""
-        if not self.path.exists():
-            return
-        with self.path.open("rb") as file:
-            for line in file:
-                row = _parse(line)
-                if row is not None and stage in (None, row.get("stage")):
-                    yield row
-
-
-def _ends_clean(file: Any) -> bool:
-    """Whether the last line was written whole, so that a torn one does not spoil the next."""
-    if file.seek(0, 2) == 0:
-        return True
-    file.seek(-1, 2)
-    return bool(file.read(1) == b"\n")
-
-
-def _parse(line: bytes) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    return row if isinstance(row, dict) else None
-
-
-# --- statistics -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
