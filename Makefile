@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # Three at a time (tests that wait leave room), file by file, the longest first (tests/conftest.py).
 TOGETHER := -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: quickstart test fmt lint type layers unit e2e docs clean
+.PHONY: quickstart test fmt lint type layers unit e2e config docs package clean
 
 quickstart: $(VENV)/local
 	$(BIN)/patchwright quickstart
@@ -47,8 +47,20 @@ $(VENV)/dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -e '.[local,dev]'
 	touch $@ $(VENV)/local
 
-clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+$(VENV)/docs: pyproject.toml constraints.txt | $(VENV)/dev
+	$(INSTALL) -e '.[docs]'
+	touch $@
 
-docs: $(VENV)/dev
+clean:
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+config: $(VENV)/dev
 	$(BIN)/python -m patchwright.recipes.reference > docs/config.md.new && mv docs/config.md.new docs/config.md
+	$(BIN)/python -m patchwright.cli.reference > docs/cli.md.new && mv docs/cli.md.new docs/cli.md
+
+docs: $(VENV)/docs config
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs build/docs
+	@echo build/docs/index.html
+
+package: $(VENV)/dev
+	tests/package/smoke.sh $(BIN)/python

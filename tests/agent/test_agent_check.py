@@ -46,3 +46,12 @@ def test_an_agent_that_does_nothing_fails_to_fix():
 
 def test_an_agent_that_leaves_tasks_running_is_caught():
     assert failures(Leaky()) == {"leaves nothing running"}
+
+
+class Careless:
+    async def run(self, task, box, model):
+        raise KeyError("choices")
+
+
+def test_an_agent_that_raises_whatever_fails_and_ends_no_suite():
+    assert len(failures(Careless())) == 9

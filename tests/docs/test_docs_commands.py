@@ -9,6 +9,7 @@ import tomllib
 import pytest
 import typer
 from tests.docs.pages import PAGES, ROOT, blocks, commands, mentions
+from typer.exceptions import TyperException
 
 from patchwright.cli.app import app
 from patchwright.config import load_config
@@ -82,7 +83,10 @@ MENTIONS = [(page, words) for page in PAGES for words in mentions(page)]
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_command_of_a_page_is_one_the_program_takes(page):
+def test_every_command_of_a_page_is_one_the_program_takes(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prompts").mkdir()  # the one folder that a setting of the pages reads
+    (tmp_path / "prompts" / "system.jinja").write_text("Mend it.")
     for words in commands(page):
         if any(word in ("...", "…") for word in words):
             check_mention([word for word in words if word not in ("...", "…")])
@@ -108,11 +112,8 @@ def test_the_pages_are_full_of_them():
     ],
 )
 def test_a_command_that_would_not_run_is_found(words):
-    with pytest.raises((AssertionError, ConfigError, Exception)) as found:
+    with pytest.raises((AssertionError, ConfigError, TyperException)):
         check(words.split())
-    assert type(found.value).__name__ in (
-        "AssertionError", "ConfigError", "NoSuchOption", "MissingParameter"
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("page", PAGES)

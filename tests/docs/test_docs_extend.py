@@ -74,6 +74,7 @@ def test_the_agent_of_the_other_page_passes_every_check(tmp_path):
     assert "9 checks, 0 failed" in patchwright(["agents", "check", "mine:Mine"], tmp_path)
 
 
+@pytest.mark.e2e
 def test_the_engine_passes_every_check_and_makes_an_attempt_that_is_trained_on(folder):
     assert "0 failed" in patchwright(command("check", "engine"), folder)
     patchwright(["train", "new", "--tasks", "tasks.jsonl", "--out", "model"], folder)

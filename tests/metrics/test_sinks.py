@@ -125,9 +125,7 @@ def test_a_wandb_server_that_cannot_be_had_is_said_once(tmp_path: Path):
     with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
-        said = wandb_run(
-            tmp_path / "run", WANDB_MODE="online", WANDB_BASE_URL=url, WANDB_API_KEY="0" * 40
-        )
+        said = wandb_run(tmp_path / "run", WANDB_MODE="online", WANDB_BASE_URL=url, WANDB_API_KEY="0" * 40)
         server.shutdown()
     assert len(said) == 1 and said[0].startswith("sink wandb is off, the run goes on"), said
     assert asked, "it was sent to the server that was named"
@@ -187,7 +185,8 @@ def test_a_missing_package_is_the_users_mistake(tmp_path: Path):
         "import sys, importlib.abc\n"
         "class Without(importlib.abc.MetaPathFinder):\n"
         "    def find_spec(self, name, path, target=None):\n"
-        "        if name.split('.')[0] in ('tensorboardX', 'opentelemetry'): raise ModuleNotFoundError(name)\n"
+        "        if name.split('.')[0] in ('tensorboardX', 'opentelemetry'):\n"
+        "            raise ModuleNotFoundError(name)\n"
         "sys.meta_path.insert(0, Without())\n"
         "from patchwright.cli import main; main()\n"
     )

@@ -1,4 +1,4 @@
-"""`train rl` with every sink that needs no account: figures of its steps and spans of what they were made of."""
+"""`train rl` with every sink that needs no account: figures of its steps, spans of their parts."""
 
 import subprocess
 import sys

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from patchwright.cli.check import report
-from patchwright.cli.options import Image, SandboxName, execute, output
+from patchwright.cli.options import AsJson, Image, SandboxName, execute, output, print_json, view
 
 __all__ = ["app"]
 
@@ -15,10 +15,15 @@ app = typer.Typer(no_args_is_help=True, help="Coding agents that work on tasks: 
 
 
 @app.command("list")
-def list_() -> None:
+def list_(as_json: AsJson = False) -> None:
     """The agents there are, their versions, and which are installed."""
+    from dataclasses import asdict
+
     from patchwright.recipes.agents import listing
 
+    if as_json:
+        print_json([asdict(agent) for agent in listing()])
+        return
     for agent in listing():
         output().print(f"{agent.name:15} {agent.version:10} {agent.state}", soft_wrap=True)
 
@@ -31,7 +36,9 @@ def install(
     from patchwright.agent.harness.names import find_plan
     from patchwright.agent.kit import install
 
-    folder, facts = install(find_plan(name), say=lambda text: typer.echo(text, err=True))
+    shown = view()
+    with shown.work(f"install {name}"):
+        folder, facts = install(find_plan(name), say=shown.say)
     size = float(str(facts["bytes"])) / 1e6
     output().print(f"{name}: {size:.0f} MB in {facts['seconds']} s, {folder}", soft_wrap=True)
 
@@ -42,8 +49,10 @@ def check(
     sandbox: SandboxName = "namespace",
     image: Image = None,
     outside: Annotated[bool, typer.Option("--outside", help="Run it outside of the box.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check an agent in real boxes against a scripted model; exit 1 if it breaks a promise."""
     from patchwright.recipes.check_agent import agent_conformance
 
-    report(execute(agent_conformance(name, sandbox, image=image, outside=outside)))
+    work = agent_conformance(name, sandbox, image=image, outside=outside)
+    report(execute(work, f"check agent {name}"), as_json=as_json)

@@ -1,7 +1,4 @@
-"""The program: its commands, and what becomes of errors.
-
-Exit codes: 0 done; 1 the work failed; 2 the user's mistake; 130 interrupted.
-"""
+"""The program: its commands, and what becomes of errors. Exit codes are in `exits.py`."""
 
 from __future__ import annotations
 
@@ -26,13 +23,13 @@ from patchwright.cli import (
     tasks,
     train,
     verify,
+    view,
     work,
 )
+from patchwright.cli.exits import Exit
 from patchwright.errors import ConfigError, PatchwrightError
 
 __all__ = ["app", "main"]
-
-FAILED, MISTAKE = 1, 2
 
 app = typer.Typer(
     name="patchwright",
@@ -73,6 +70,7 @@ app.command("judge")(verify.judge)
 app.command("serve")(gateway.serve)
 app.add_typer(gateway.app, name="gateway")
 app.command("show")(look.show)
+app.command("view")(view.view)
 app.command("compare")(look.compare)
 app.command("doctor")(look.doctor)
 app.add_typer(pool.app, name="pool")
@@ -87,12 +85,14 @@ def main() -> None:
     try:
         app()
     except ConfigError as error:
-        _fail(error, MISTAKE)
+        _fail(str(error), Exit.MISTAKE)
     except PatchwrightError as error:
-        _fail(error, FAILED)
+        _fail(str(error), Exit.FAILED)
+    except OSError as error:  # a full disk, a folder that cannot be written to
+        _fail(f"{error.strerror or error}: {error.filename or 'no file'}", Exit.FAILED)
 
 
-def _fail(error: PatchwrightError, code: int) -> None:
+def _fail(text: str, code: Exit) -> None:
     """One sentence on stderr, no traceback."""
-    typer.echo(f"error: {error}", err=True)
+    typer.echo(f"error: {text}", err=True)
     sys.exit(code)

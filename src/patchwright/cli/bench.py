@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from patchwright.cli.options import Image, Override, SandboxName, execute, output
+from patchwright.cli.options import AsJson, Image, Override, SandboxName, execute, output, print_json, view
 
 __all__ = ["app"]
 
@@ -19,11 +18,15 @@ Model = Annotated[
 
 
 @app.command("engine")
-def engine(model: Model = None) -> None:
+def engine(model: Model = None, as_json: AsJson = False) -> None:
     """Sampled tokens per CPU-second, beside transformers' generate."""
-    from patchwright.recipes.bench import engine_table
+    from patchwright.recipes.bench import engine_speeds, engine_table
 
-    output().print(execute(engine_table(model)))
+    speeds = execute(engine_speeds(model), "bench engine")
+    if as_json:
+        print_json(speeds)
+    else:
+        output().print(engine_table(speeds))
 
 
 @app.command("fleet")
@@ -48,7 +51,8 @@ def fleet(
         int, typer.Option("--simulated-leases", min=1, help="Leases it holds.")
     ] = 1000,
     json: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there too.")
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Write the figures too; `-` is stdout."),
     ] = None,
 ) -> None:
     """Leases on real nodes: latencies, commands per second, leaks; and a pool of many simulated nodes."""
@@ -66,7 +70,9 @@ def fleet(
         simulated_nodes=simulated_nodes,
         simulated_leases=simulated_leases,
     )
-    output().print(execute(bench_fleet(config, json)))
+    tables = execute(bench_fleet(config, json), "bench fleet")
+    if json != Path("-"):
+        output().print(tables)
 
 
 @app.command("gateway")
@@ -76,16 +82,16 @@ def gateway(
         int, typer.Option("--history", min=1, help="Tokens before the turns measured.")
     ] = 32_000,
     sessions: Annotated[int, typer.Option("--sessions", min=1, help="Sessions at once.")] = 1000,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """CPU time of a recorded turn after a long history, and turns and memory of many sessions at once."""
     from dataclasses import asdict
 
     from patchwright.recipes.bench import gateway_cost, gateway_table
 
-    cost = execute(gateway_cost(model, history_tokens=history, sessions=sessions))
+    cost = execute(gateway_cost(model, history_tokens=history, sessions=sessions), "bench gateway")
     if as_json:
-        typer.echo(json.dumps(asdict(cost)))
+        print_json(asdict(cost))
     else:
         output().print(gateway_table(cost))
 
@@ -96,16 +102,16 @@ def grading(
     seconds: Annotated[float, typer.Option("--seconds", min=0, help="How long the test sleeps.")] = 5.0,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Patches, one after the other.")] = 5,
     image: Image = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """What grading adds to the time of the test command."""
     from dataclasses import asdict
 
     from patchwright.recipes.bench_grading import grading_overhead, overhead_table
 
-    found = execute(grading_overhead(sandbox, seconds=seconds, rounds=rounds, image=image))
+    found = execute(grading_overhead(sandbox, seconds=seconds, rounds=rounds, image=image), "bench grading")
     if as_json:
-        typer.echo(json.dumps(asdict(found)))
+        print_json(asdict(found))
     else:
         output().print(overhead_table(found))
 
@@ -131,7 +137,7 @@ def rl(
     load_seconds: Annotated[
         float, typer.Option("--load-seconds", min=0, help="Loading weights into the engine.")
     ] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Steps an hour of synchronous and asynchronous training, simulated on lengths of attempts."""
     from patchwright.recipes.bench_rl import compare_schedules, lengths_of, schedules_table
@@ -146,9 +152,10 @@ def rl(
         train_seconds=train_seconds,
         load_seconds=load_seconds,
     )
-    rows = compare_schedules(lengths_of(run), plant)
+    with view().work("bench rl"):
+        rows = compare_schedules(lengths_of(run), plant)
     if as_json:
-        typer.echo(json.dumps(rows))
+        print_json(rows)
     else:
         output().print(schedules_table(rows))
 
@@ -156,7 +163,7 @@ def rl(
 @app.command("scale")
 def scale(
     seconds: Annotated[float, typer.Option("--seconds", min=1, help="Of the fleet's own time.")] = 120.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
     override: Override = None,
 ) -> None:
     """A large fleet, simulated from measured costs: `-s boxes=10000 -s nodes=625 -s think=10`."""
@@ -165,9 +172,10 @@ def scale(
     from patchwright.recipes.scale_tables import load_table
 
     site = load_config(Site, None, override or ())
-    load = simulate(site, seconds=seconds)
+    with view().work("bench scale"):
+        load = simulate(site, seconds=seconds)
     if as_json:
-        typer.echo(json.dumps({"site": site.model_dump(), "load": load.model_dump()}))
+        print_json({"site": site.model_dump(), "load": load.model_dump()})
     else:
         output().print(load_table(site, load))
 
@@ -178,16 +186,16 @@ def sandbox(
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Boxes opened, one after the other.")] = 30,
     image: Image = None,
     warm: Annotated[int, typer.Option("--warm", min=0, help="Docker: containers kept started.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Milliseconds to create a box, run a command, run pytest, fork it, close it; and what it holds idle."""
     from patchwright.recipes.bench import idle_megabytes, sandbox_table, sandbox_times
 
-    times = execute(sandbox_times(name, rounds=rounds, image=image, warm=warm))
+    times = execute(sandbox_times(name, rounds=rounds, image=image, warm=warm), f"bench sandbox {name}")
     idle = execute(idle_megabytes(name))
     if as_json:
         found = {"sandbox": name, "rounds": rounds, "warm": warm, "milliseconds": times}
-        typer.echo(json.dumps({**found, "idle_megabytes": idle}))
+        print_json({**found, "idle_megabytes": idle})
     else:
         output().print(sandbox_table(name, rounds, times, idle))
 
@@ -200,14 +208,15 @@ def train(
     length: Annotated[int, typer.Option("--length", min=64, help="With --shape: tokens of a row.")] = 16_384,
     attempts: Annotated[int, typer.Option("--attempts", min=2, help="With --shape: rows of a step.")] = 4,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Steps; the median counts.")] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Tokens per CPU-second beside a plain loop, and what sharing prefixes saves; or one model shape."""
     from patchwright.recipes.bench import train_figures, train_tables
 
-    figures = execute(train_figures(shape, length=length, attempts=attempts, rounds=rounds))
+    work = train_figures(shape, length=length, attempts=attempts, rounds=rounds)
+    figures = execute(work, "bench train")
     if as_json:
-        typer.echo(json.dumps(figures))
+        print_json(figures)
     else:
         for table in train_tables(figures):
             output().print(table)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from patchwright.cli.options import Image, Override, SandboxName, execute, output
+from patchwright.cli.exits import Exit
+from patchwright.cli.options import AsJson, Image, Override, SandboxName, execute, output, print_json
 from patchwright.types import CheckResult
 
 __all__ = ["app", "report"]
@@ -21,23 +23,27 @@ def sandbox(
         str, typer.Argument(help="`namespace`, `docker`, `process`, `remote` or `module:Class`.")
     ],
     image: Image = None,
+    as_json: AsJson = False,
     override: Override = None,
 ) -> None:
     """Check a sandbox backend in real boxes; `-s pool=URL -s token_file=FILE` say where `remote` ones are."""
     from patchwright.recipes.check import sandbox_conformance
 
-    report(execute(sandbox_conformance(name, image=image, overrides=override or ())))
+    work = sandbox_conformance(name, image=image, overrides=override or ())
+    report(execute(work, f"check sandbox {name}"), as_json=as_json)
 
 
 @app.command("engine")
 def engine(
     name: Annotated[str, typer.Argument(help="A model folder for the local engine, or `module:Class`.")],
+    as_json: AsJson = False,
     override: Override = None,
 ) -> None:
     """Check an engine; `-s use=vllm -s url=URL` check a server that has the model of the folder."""
     from patchwright.recipes.check import engine_conformance
 
-    report(execute(engine_conformance(name, overrides=override or ())))
+    work = engine_conformance(name, overrides=override or ())
+    report(execute(work, f"check engine {name}"), as_json=as_json)
 
 
 @app.command("agent")
@@ -45,19 +51,28 @@ def agent(
     name: Annotated[str, typer.Argument(help="`bash`, `tools`, an installed agent, or `module:Class`.")],
     sandbox: SandboxName = "namespace",
     image: Image = None,
+    as_json: AsJson = False,
 ) -> None:
     """Check an agent against a scripted model."""
     from patchwright.recipes.check_agent import agent_conformance
 
-    report(execute(agent_conformance(name, sandbox, image=image)))
+    work = agent_conformance(name, sandbox, image=image)
+    report(execute(work, f"check agent {name}"), as_json=as_json)
 
 
-def report(results: Sequence[CheckResult]) -> None:
+def report(results: Sequence[CheckResult], *, as_json: bool = False) -> None:
     """Print what was found; exit 1 when a check failed."""
+    failed = sum(not result.ok and not result.skipped for result in results)
+    if as_json:
+        print_json({"failed": failed, "checks": [asdict(result) for result in results]})
+    else:
+        _say(results, failed)
+    raise typer.Exit(Exit.FAILED if failed else Exit.DONE)
+
+
+def _say(results: Sequence[CheckResult], failed: int) -> None:
     console = output()
     for result in results:
         word = "skip" if result.skipped else "ok  " if result.ok else "FAIL"
         console.print(f"{word} {result.name}{': ' + result.detail if result.detail else ''}", soft_wrap=True)
-    failed = sum(not result.ok and not result.skipped for result in results)
     console.print(f"{len(results)} checks, {failed} failed")
-    raise typer.Exit(1 if failed else 0)

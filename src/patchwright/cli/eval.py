@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from patchwright.cli.exits import Exit
 from patchwright.cli.options import (
     BaseUrl,
     ConfigFile,
@@ -20,6 +20,7 @@ from patchwright.cli.options import (
     observed,
     output,
     policy,
+    print_json,
 )
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate"]
 
-VOID = 1
 _SHOWN = 3
 
 
@@ -91,10 +91,10 @@ def evaluate(
         found, rows = execute(run_evaluation(request, settings.line, shown))
         publish("eval", 0, found.record())
     if as_json:
-        typer.echo(json.dumps(found.record(), indent=2))
+        print_json(found.record())
     else:
         _report(found, rows, request)
-    raise typer.Exit(VOID if found.void else 0)
+    raise typer.Exit(Exit.FAILED if found.void else Exit.DONE)
 
 
 def _report(found: Figures, rows: Sequence[Row], request: EvalRequest) -> None:

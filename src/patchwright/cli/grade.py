@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from patchwright.cli.options import ConfigFile, Override, TasksFile, execute, output, view
+from patchwright.cli.exits import Exit
+from patchwright.cli.options import ConfigFile, Override, TasksFile, execute, output, print_json, view
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = ["grade"]
-
-VOID = 1
 
 
 def grade(
@@ -61,11 +59,11 @@ def grade(
     )
     found = execute(run_grade(request, line.sandbox, view()))
     if as_json:
-        typer.echo(json.dumps(found))
+        print_json(found)
     else:
         _say(output(), found, run)
     if found["void"]:
-        raise typer.Exit(VOID)
+        raise typer.Exit(Exit.FAILED)
 
 
 def _say(console: Console, found: dict[str, Any], run: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from patchwright.cli.exits import Exit
 from patchwright.cli.options import ConfigFile, Override, execute, output, view
 from patchwright.errors import ConfigError
 
@@ -73,7 +74,7 @@ def pull(
     found = execute(pull_images(chosen, wanted, view(), archive=archive, docker=docker, refresh=refresh))
     failed = sum(error is not None for error in found.values())
     output().print(f"{len(found) - failed} of {len(found)} images are there")
-    raise typer.Exit(1 if failed else 0)
+    raise typer.Exit(Exit.FAILED if failed else Exit.DONE)
 
 
 @app.command("list")

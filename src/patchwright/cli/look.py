@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from patchwright.cli.options import execute, output
+from patchwright.cli.exits import Exit
+from patchwright.cli.options import AsJson, ConfigFile, Override, execute, output, print_json, view
+
+if TYPE_CHECKING:
+    from patchwright.recipes.doctor import Finding
 
 __all__ = ["compare", "doctor", "show"]
 
@@ -19,13 +22,17 @@ def show(
         str | None, typer.Argument(metavar="[TRAJECTORY]", help="Id of one attempt to read.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Do not cut long messages and outputs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print a run, or one of its attempts: conversation, patch, verdict."""
     from patchwright.recipes.show import show_run, show_trajectory
+    from patchwright.recipes.show_record import run_record, trajectory_record
     from patchwright.store import Run
 
     with Run.open(run) as opened:
-        if trajectory is None:
+        if as_json:
+            print_json(run_record(opened) if trajectory is None else trajectory_record(opened, trajectory))
+        elif trajectory is None:
             show_run(opened, output())
         else:
             show_trajectory(opened, trajectory, output(), full=full)
@@ -36,7 +43,7 @@ def compare(
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder to write tables, figures and a picture to.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print the evaluations of several runs side by side, and their mean with its interval over the runs."""
     from patchwright.recipes import compare as recipe
@@ -44,7 +51,7 @@ def compare(
     found = recipe.compare(runs)
     written = recipe.write_report(found, out) if out else []
     if as_json:
-        typer.echo(json.dumps(found.record(), indent=2))
+        print_json(found.record())
         return
     for table in recipe.tables(found):
         output().print(table)
@@ -54,16 +61,35 @@ def compare(
 
 def doctor(
     folder: Annotated[Path, typer.Option("--run", help="Where runs are to be written.")] = Path("runs"),
+    as_json: AsJson = False,
+    config: ConfigFile = None,
+    override: Override = None,
 ) -> None:
-    """Say what this machine can do and how to mend what it cannot; exit 1 if the quickstart cannot run."""
-    from patchwright.recipes.doctor import diagnose
+    """Say what this machine can do and how to mend what it cannot.
 
-    findings, console = execute(diagnose(folder)), output()
+    Looked at is what a configuration needs, the quickstart's when none is given; at the end one attempt is
+    made, with a script in the model's place. Exit code 0: everything needed is there. 1: something is not.
+    """
+    from patchwright.config import load_config
+    from patchwright.recipes.doctor import blocked, diagnose, record
+    from patchwright.recipes.settings import Settings
+
+    settings = load_config(Settings, config, override or ())
+    findings = execute(diagnose(folder, settings, view()))
+    if as_json:
+        print_json(record(findings))
+    else:
+        _say_findings(findings, "this configuration" if config or override else "the quickstart")
+    raise typer.Exit(Exit.FAILED if blocked(findings) else Exit.DONE)
+
+
+def _say_findings(findings: list[Finding], what: str) -> None:
+    from patchwright.recipes.doctor import blocked
+
+    console, missing = output(), blocked(findings)
     for finding in findings:
         word = "ok  " if finding.ok else "FAIL" if finding.needed else "-   "
         console.print(f"{word} {finding.name:<13} {finding.detail}", soft_wrap=True)
         if not finding.ok:
             console.print(f"{'':18} mend: {finding.mend}", soft_wrap=True)
-    blocked = [finding.name for finding in findings if finding.needed and not finding.ok]
-    console.print(f"the quickstart cannot run: {', '.join(blocked)}" if blocked else "the quickstart can run")
-    raise typer.Exit(1 if blocked else 0)
+    console.print(f"{what} cannot run: {', '.join(missing)}" if missing else f"{what} can run")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from patchwright.cli.exits import Exit
 from patchwright.cli.options import SandboxName, execute, output, view
 
 __all__ = ["build_env", "mine"]
@@ -75,4 +76,4 @@ def build_env(
     images = ImagesConfig(store=store) if store else ImagesConfig()
     complete = execute(recipe(source, out, wish, images, view()))
     output().print(f"{out}", soft_wrap=True)
-    raise typer.Exit(0 if complete else 1)
+    raise typer.Exit(Exit.DONE if complete else Exit.FAILED)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from patchwright.cli.exits import Exit
 from patchwright.types import Endpoint
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from patchwright.recipes.progress import View
 
 __all__ = [
+    "AsJson",
     "BaseUrl",
     "ConfigFile",
     "Image",
@@ -33,11 +36,11 @@ __all__ = [
     "observed",
     "output",
     "policy",
+    "print_json",
     "view",
 ]
 
 T = TypeVar("T")
-INTERRUPTED = 130
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file with the configuration.")]
 Override = Annotated[
@@ -57,17 +60,20 @@ BaseUrl = Annotated[
 KeyVariable = Annotated[
     str, typer.Option("--api-key-env", help="Environment variable that holds the endpoint's key.")
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 SandboxName = Annotated[str, typer.Option("--sandbox", help="`namespace`, `docker` or `process`.")]
 Image = Annotated[str | None, typer.Option("--image", help="Docker only: image of boxes that name none.")]
 
 
-def execute(work: Coroutine[Any, Any, T]) -> T:
-    """Run a recipe. Ctrl-C closes what it opened, and the command exits with 130."""
+def execute(work: Coroutine[Any, Any, T], doing: str = "") -> T:
+    """Run a recipe. Ctrl-C closes what it opened, and the command exits with 130. One that shows nothing
+    itself says what it is `doing`."""
     try:
-        return asyncio.run(work)
+        with view().work(doing) if doing else nullcontext():
+            return asyncio.run(work)
     except KeyboardInterrupt:
         typer.echo("interrupted; resume with the same command", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(Exit.INTERRUPTED) from None
 
 
 def policy(model: str, base_url: str | None, key_variable: str) -> Path | Endpoint:
@@ -93,6 +99,11 @@ def observed(config: MetricsConfig, run: Path) -> Iterator[View]:
     shown = view()
     with observing(config, run, shown.say):
         yield shown
+
+
+def print_json(value: object) -> None:
+    """A result for machines, on stdout."""
+    typer.echo(json.dumps(value, indent=2))
 
 
 def output() -> Console:

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from patchwright.cli.options import ConfigFile, Image, Override, SandboxName, execute, output, view
+from patchwright.cli.exits import Exit
+from patchwright.cli.options import (
+    AsJson,
+    ConfigFile,
+    Image,
+    Override,
+    SandboxName,
+    execute,
+    output,
+    print_json,
+    view,
+)
+
+if TYPE_CHECKING:
+    from patchwright.recipes.validate import Report
 
 __all__ = ["synth", "validate"]
 
@@ -84,6 +98,7 @@ def validate(
     first: Annotated[int | None, typer.Option("--first", min=1, help="Only the first so many tasks.")] = None,
     sandbox: SandboxName = "namespace",
     image: Image = None,
+    as_json: AsJson = False,
     config: ConfigFile = None,
     override: Override = None,
 ) -> None:
@@ -92,17 +107,30 @@ def validate(
     Exit code 1 when one is broken or flaky, or has no verdict for a fault of this machine. The same command
     goes on where an interrupted one stopped.
     """
-    from collections import Counter
-
     from patchwright.config import load_config
     from patchwright.recipes.assembly import SandboxConfig
     from patchwright.recipes.validate import validate_file
-    from patchwright.tasks.trust import HACKABLE, VALID, VERDICTS, TrustConfig
+    from patchwright.tasks.trust import HACKABLE, VALID, TrustConfig
 
     flags = [f"repeat={repeat}"] if repeat else []
     wanted = load_config(TrustConfig, config, [*(override or ()), *flags])
     boxes = SandboxConfig(use=sandbox, image=image or "")
     report = execute(validate_file(file, wanted, boxes, view(), workers=workers, first=first))
+    verdicts = {name: trust.verdict for name, trust in report.found.items()}
+    if as_json:
+        print_json({"verdicts": verdicts, "void": report.unjudged})
+    else:
+        _say(report)
+    good = set(verdicts.values()) <= {VALID, HACKABLE} and not report.unjudged
+    raise typer.Exit(Exit.DONE if good else Exit.FAILED)
+
+
+def _say(report: Report) -> None:
+    """Who is not valid and why, and how many there are of each."""
+    from collections import Counter
+
+    from patchwright.tasks.trust import VALID, VERDICTS
+
     console = output()
     for name, trust in report.found.items():
         if trust.verdict != VALID:
@@ -114,4 +142,3 @@ def validate(
         counts["void"] = len(report.unjudged)
     order = [verdict for verdict in (*VERDICTS, "void") if verdict in counts]
     console.print(", ".join(f"{counts[verdict]} {verdict}" for verdict in order))
-    raise typer.Exit(0 if set(counts) <= {VALID, HACKABLE} else 1)

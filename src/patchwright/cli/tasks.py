@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from patchwright.cli.exits import Exit
 from patchwright.cli.mine import build_env, mine
-from patchwright.cli.options import output, view
+from patchwright.cli.options import AsJson, output, print_json, view
 from patchwright.cli.synth import synth, validate
 
 __all__ = ["app"]
@@ -63,11 +64,14 @@ app.command("validate")(validate)
 
 
 @app.command("list")
-def list_(file: File) -> None:
+def list_(file: File, as_json: AsJson = False) -> None:
     """List the tasks of a file."""
-    from patchwright.recipes.taskfiles import list_tasks
+    from patchwright.recipes.taskfiles import list_tasks, task_rows
 
-    list_tasks(file, output())
+    if as_json:
+        print_json(task_rows(file))
+    else:
+        list_tasks(file, output())
 
 
 @app.command("show")
@@ -143,4 +147,4 @@ def overlap_(
     """Say which tasks are a benchmark's too (by id, commit or issue text); exit 1 if any is."""
     from patchwright.recipes.task_import import overlap_files
 
-    raise typer.Exit(1 if overlap_files(train, bench, output()) else 0)
+    raise typer.Exit(Exit.FAILED if overlap_files(train, bench, output()) else Exit.DONE)

@@ -57,7 +57,7 @@ def new(
     from patchwright.recipes.new_model import run_new_model
     from patchwright.recipes.settings import Settings
 
-    execute(run_new_model(load_config(Settings, config, override or ()).new, tasks, out))
+    execute(run_new_model(load_config(Settings, config, override or ()).new, tasks, out), "train new")
     output().print(f"model  {out}")
 
 
@@ -69,7 +69,7 @@ def import_(
     """Write a pre-trained model as a folder that trains and serves, its weights in float32."""
     from patchwright.recipes.new_model import run_import
 
-    execute(run_import(file, out))
+    execute(run_import(file, out), "train import")
     output().print(f"model  {out}")
 
 

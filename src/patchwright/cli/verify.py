@@ -8,13 +8,22 @@ from typing import Annotated
 
 import typer
 
-from patchwright.cli.options import ConfigFile, Override, RunFolder, execute, observed, output, view
+from patchwright.cli.options import (
+    AsJson,
+    ConfigFile,
+    Override,
+    RunFolder,
+    execute,
+    observed,
+    output,
+    print_json,
+    view,
+)
 from patchwright.cli.train import DryRun, Preset, Start, dry_run, told
 
 __all__ = ["judge", "rerank", "train_verifier"]
 
 Runs = Annotated[list[Path], typer.Argument(help="Run folder; several with attempts at the same tasks.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 
 
 def train_verifier(
@@ -85,7 +94,7 @@ def rerank(
     )
     found = execute(run_rerank(request, view()))
     if as_json:
-        typer.echo(json.dumps(found.record(), indent=2))
+        print_json(found.record())
         return
     console = output()
     console.print(table(found))
@@ -106,6 +115,7 @@ def judge(
         typer.Option("--verifier", help="Weights of `train verifier` for turns, to judge instead."),
     ] = None,
     stage: Annotated[str, typer.Option("--stage", help="Pattern of the stages to judge.")] = "*",
+    as_json: AsJson = False,
     config: ConfigFile = None,
     override: Override = None,
 ) -> None:
@@ -120,9 +130,16 @@ def judge(
     settings = load_config(Settings, config, [*chosen, *(override or ())])
     if verifier is not None:
         count = execute(run_trained(verifier, settings.scoring, run, stage, view()))
-        output().print(f"judged  {count} attempts by {verifier}")
+        if as_json:
+            print_json({"attempts": count})
+        else:
+            output().print(f"judged  {count} attempts by {verifier}")
         return
     found = execute(run_judge(settings.judge, run, stage, view()))
+    if as_json:
+        counts = {"attempts": found.attempts, "steps": found.steps, "unscored": found.unscored}
+        print_json({**counts, "votes": dict(found.votes)})
+        return
     votes = ", ".join(f"{count} {name}" for name, count in sorted(found.votes.items()))
     output().print(
         f"judged  {found.steps} steps of {found.attempts} attempts, {found.unscored} without a score"

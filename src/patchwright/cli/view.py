@@ -72,7 +72,9 @@ def _export(runs: list[Path], attempt: str, out: Path) -> None:
     from patchwright.view.shelf import open_shelf
 
     if len(runs) != 1:
-        raise ConfigError("--export writes one attempt; name its run alone: `view RUN --attempt ID --export FILE`")
+        raise ConfigError(
+            "--export writes one attempt; name its run alone: `view RUN --attempt ID --export FILE`"
+        )
     shelf = open_shelf(runs)
     try:
         [(_, book), *_] = list(shelf)

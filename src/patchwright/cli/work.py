@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from patchwright.cli.options import (
+    AsJson,
     BaseUrl,
     ConfigFile,
     KeyVariable,
@@ -19,6 +20,7 @@ from patchwright.cli.options import (
     observed,
     output,
     policy,
+    print_json,
 )
 from patchwright.errors import ConfigError
 
@@ -64,6 +66,7 @@ def rollout(
     ] = False,
     samples: Samples = 1,
     run: RunFolder = Path("runs/rollout"),
+    as_json: AsJson = False,
     config: ConfigFile = None,
     override: Override = None,
 ) -> None:
@@ -82,7 +85,10 @@ def rollout(
             chosen = policy(model, base_url, api_key_env)
             work = run_rollout(settings.line, tasks, chosen, run, shown, samples=samples)
         found = execute(work)
-    _report(found, run)
+    if as_json:
+        print_json(found.record())
+    else:
+        _report(found, run)
 
 
 def _report(found: Result, run: Path) -> None:

@@ -64,6 +64,8 @@ class Session:
         self.stopped = ""
         """Why the session has given the stop signal, else empty: `context_full` (shorter requests are still
         answered), `budget`, `engine_failed` or `closed`."""
+        self.on_call: Callable[[], object] = lambda: None
+        """Called when a call begins that is not one of before."""
         self._voice = voice
         self._sampling = sampling
         self._pinned = pinned
@@ -123,6 +125,7 @@ class Session:
         call.task.add_done_callback(lambda task: self._settle(call, key, task))
         self._calls[key] = call
         self._forget()
+        self.on_call()
         return call
 
     def tokens(self, body: bytes, format: Format) -> int:

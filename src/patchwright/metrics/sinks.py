@@ -44,7 +44,7 @@ class MetricsConfig(Config):
     sinks: tuple[Sink, ...] = ()
     """`tensorboard` (event files in RUN/tensorboard), `wandb` (it reads its own WANDB_* variables),
     `prometheus` (`/metrics` on loopback while the run lasts), `otel` (spans of attempts and steps, by
-    OTLP over HTTP). Each needs the extra of its name: `pip install 'patchwright[tensorboard]'`."""
+    OTLP over HTTP). All but `prometheus` need the extra of their name: `pip install 'patchwright[wandb]'`."""
     project: str = "patchwright"
     """wandb's project, and OpenTelemetry's service name."""
     prometheus_port: int = Field(default=9464, ge=1, le=65535)

@@ -11,14 +11,14 @@ another (the gateway) runs in a copy of the attempt's context.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
-__all__ = ["TRACER", "Note", "span"]
+__all__ = ["TRACER", "Note", "span", "step_span"]
 
 Value = str | bool | int | float
 Note = Callable[[str, Value], None]
@@ -53,6 +53,11 @@ def span(name: str, values: Mapping[str, Value] | None = None, *, root: bool = F
         for key, value in (values or {}).items():
             note(key, value)
         yield note
+
+
+def step_span(stage: str, step: int) -> AbstractContextManager[Note]:
+    """The span of one step of training. Example: `with step_span("rl", 3): ...`"""
+    return span("step", {"patchwright.stage": stage, "patchwright.step": step}, root=True)
 
 
 def _nobody(key: str, value: Value) -> None:

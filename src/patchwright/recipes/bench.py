@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from patchwright.gateway.bench import GatewayCost
 
 __all__ = [
+    "engine_speeds",
     "engine_table",
     "gateway_cost",
     "gateway_table",
@@ -43,16 +44,21 @@ _IDLE = 10
 _TEST = b"def test_a():\n    assert 1 + 1 == 2\n"
 
 
-async def engine_table(model: Path | None) -> Table:
+async def engine_speeds(model: Path | None) -> list[dict[str, float]]:
     """Sampled tokens per CPU-second at several concurrencies, beside transformers' `generate`."""
     from patchwright.engine.bench import bench_engine  # imports torch
 
     async with _model_or_scratch(model) as folder:
-        speeds = await asyncio.to_thread(bench_engine, folder)
+        return [asdict(speed) for speed in await asyncio.to_thread(bench_engine, folder)]
+
+
+def engine_table(speeds: list[dict[str, float]]) -> Table:
+    """The same to look at."""
     table = _table("engine: tokens per CPU-second", "concurrency", "engine", "generate", "ratio")
     for speed in speeds:
-        ratio = f"{speed.engine / speed.generate:.1f}x"
-        table.add_row(str(speed.concurrency), f"{speed.engine:,.0f}", f"{speed.generate:,.0f}", ratio)
+        engine, generate = speed["engine"], speed["generate"]
+        ratio = f"{engine / generate:.1f}x"
+        table.add_row(str(speed["concurrency"]), f"{engine:,.0f}", f"{generate:,.0f}", ratio)
     return table
 
 

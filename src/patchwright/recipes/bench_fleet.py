@@ -69,7 +69,7 @@ class _Servers:
 
 
 async def bench_fleet(config: FleetBench, file: Path | None = None) -> Group:
-    """The figures as tables; also as JSON in `file`.
+    """The figures as tables; also as JSON in `file`, which is stdout where it is `-`.
 
     Raises ConfigError when `file` cannot be written, InfraError when a fleet cannot run a command.
     """
@@ -187,6 +187,9 @@ def _report(config: FleetBench, fleets: Sequence[FleetFigures], pool: PoolFigure
 
 
 def _write(file: Path, text: str) -> None:
+    if file == Path("-"):
+        sys.stdout.write(text)
+        return
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -14,6 +14,7 @@ from rich.progress import (
     SpinnerColumn,
     TaskID,
     TextColumn,
+    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.table import Table
@@ -87,6 +88,20 @@ class View:
             self._last = 0.0
             yield stage
             self._plain(stage)
+
+    @contextmanager
+    def work(self, name: str) -> Iterator[None]:
+        """Show work of unknown length while its block runs: a spinner and its time, or a line before it."""
+        started = time.monotonic()
+        if self.console.is_terminal:
+            columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+            with Progress(*columns, console=self.console, transient=True) as live:
+                live.add_task(name, total=None)
+                yield
+        else:
+            self.say(f"{name} ...")
+            yield
+        self.say(f"{name}: {time.monotonic() - started:.1f} s")
 
     def draw(self, stage: Stage) -> None:
         """Bring the view up to date."""

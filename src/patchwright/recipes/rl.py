@@ -23,7 +23,7 @@ from statistics import fmean
 from patchwright.engine.base import Engine
 from patchwright.errors import EngineError
 from patchwright.metrics import Metrics
-from patchwright.metrics.trace import span
+from patchwright.metrics.trace import span, step_span
 from patchwright.recipes.agents import open_agent
 from patchwright.recipes.artefacts import keep_files, safe_name
 from patchwright.recipes.assembly import LineConfig, open_boxes, open_engine, open_line
@@ -130,7 +130,7 @@ class _Steps:
 
     async def make(self, step: int, batches: Batches) -> Figures:
         """Train a step and load the weights; returns its figures."""
-        with span("step", {"patchwright.stage": "rl", "patchwright.step": step}, root=True):
+        with step_span("rl", step):
             return await self._make(step, batches)
 
     async def _make(self, step: int, batches: Batches) -> Figures:

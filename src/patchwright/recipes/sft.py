@@ -19,7 +19,7 @@ from pydantic import Field
 from patchwright.config import Config
 from patchwright.errors import AgentError, ConfigError
 from patchwright.metrics import Metrics
-from patchwright.metrics.trace import span
+from patchwright.metrics.trace import step_span
 from patchwright.recipes.assembly import LineConfig
 from patchwright.recipes.cheats import OnCheat, earned
 from patchwright.recipes.data.conversation import Unfit, plain
@@ -202,7 +202,7 @@ async def train_sft(trainer: TrainerProcess, run: Run, data: Data, config: SftCo
     with view.stage("sft", total=len(steps), done=done) as stage:
         for step, batch in enumerate(steps[done:], start=done):
             scale = planned(config.schedule, step, len(steps), warmup=config.warmup_steps, floor=config.floor)
-            with span("step", {"patchwright.stage": "sft", "patchwright.step": step}, root=True):
+            with step_span("sft", step):
                 stats = await trainer.step(batch, loss="sft", lr_scale=scale)
             metrics.write("sft", step, **asdict(stats))
             stage.advance()

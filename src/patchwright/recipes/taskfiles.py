@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.rule import Rule
@@ -17,7 +18,7 @@ from patchwright.tasks.files import load_tasks
 from patchwright.tasks.select import changed_lines, difficulty_of, repo_of
 from patchwright.types import Task
 
-__all__ = ["list_tasks", "show_task"]
+__all__ = ["list_tasks", "show_task", "task_rows"]
 
 
 def list_tasks(file: Path, console: Console) -> None:
@@ -27,14 +28,26 @@ def list_tasks(file: Path, console: Console) -> None:
     for column in ("trust", "to mend", "to keep", "lines", "difficulty"):
         table.add_column(column, overflow="ellipsis", no_wrap=True, min_width=len(column))
     table.add_column("issue", overflow="ellipsis", no_wrap=True)
-    for task in load_tasks(file):
-        issue = legible(task.prompt.strip().partition("\n")[0])
-        counts = (str(len(task.tests.fail_to_pass)), str(len(task.tests.pass_to_pass)))
-        size = str(changed_lines(task.solution)) if task.solution else ""
-        table.add_row(
-            legible(task.id), legible(task.trust), *counts, size, legible(difficulty_of(task)), issue
-        )
+    for row in task_rows(file):
+        cells = row | {"lines": "" if row["lines"] is None else row["lines"]}
+        table.add_row(*(legible(str(cell)) for cell in cells.values()))
     console.print(table)
+
+
+def task_rows(file: Path) -> list[dict[str, Any]]:
+    """The same for machines: id, trust, tests to mend and to keep, lines of the fix, difficulty, issue."""
+    return [
+        {
+            "id": task.id,
+            "trust": task.trust,
+            "to_mend": len(task.tests.fail_to_pass),
+            "to_keep": len(task.tests.pass_to_pass),
+            "lines": changed_lines(task.solution) if task.solution else None,
+            "difficulty": difficulty_of(task),
+            "issue": task.prompt.strip().partition("\n")[0],
+        }
+        for task in load_tasks(file)
+    ]
 
 
 def show_task(file: Path, name: str, console: Console) -> None:

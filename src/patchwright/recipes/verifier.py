@@ -18,7 +18,7 @@ from pydantic import Field
 from patchwright.config import Config
 from patchwright.errors import ConfigError
 from patchwright.metrics import Metrics
-from patchwright.metrics.trace import span
+from patchwright.metrics.trace import step_span
 from patchwright.recipes.assembly import LineConfig
 from patchwright.recipes.best_of import auc, calibration_error
 from patchwright.recipes.progress import Stage, View
@@ -229,7 +229,7 @@ async def _train(
                 part = batches[start : start + _CALL]
                 steps = range(stage.done, stage.done + len(part))
                 scales = [schedule(step, step / total, warmup=config.warmup_steps) for step in steps]
-                with span("step", {"patchwright.stage": "verifier", "patchwright.step": stage.done}, root=True):
+                with step_span("verifier", stage.done):
                     stats = await trainer.steps(part, loss="sft", lr_scales=scales)
                 stage.advance(len(part))
                 stage.note(f"loss {stats.loss:.3f}")

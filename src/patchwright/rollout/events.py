@@ -25,8 +25,9 @@ class Events:
     """Appends one JSON object a line: `t` (seconds since the epoch), `id` (the attempt), `what`, and more.
 
     `what` is `begin` (a process starts to write: whatever was in flight before is not any more), `queue` (an
-    attempt waits for a box), `agent` (the agent works), `turn` (a model call is recorded: when it `started`,
-    `seconds`, `tokens`, `version`), `grade`, and `end` (`outcome`, and of a void one the `error`).
+    attempt waits for a box), `agent` (the agent works), `model` (it calls the model), `turn` (the call is
+    recorded: when it `started`, `seconds`, `tokens`, `version`; the agent works again), `grade`, and `end`
+    (`outcome`, and of a void one the `error`).
 
     Example: `Events(run.path / FILE).note("rl-3-toy-1-0", "queue", task="toy-1")`
     """

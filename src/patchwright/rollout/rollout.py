@@ -78,9 +78,11 @@ class Line:
             if on_turn is not None:
                 on_turn(turn)
 
-        return self.model.session(
+        session = self.model.session(
             job.id, sampling=job.sampling, engine=job.engine, budget=budget, on_turn=said
         )
+        session.on_call = lambda: self.tell(job.id, "model")
+        return session
 
 
 async def attempt(line: Line, job: Job) -> Trajectory:

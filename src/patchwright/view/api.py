@@ -1,5 +1,5 @@
-"""What the pages ask for, as JSON. Lists come from the index, a page at a time; only one attempt, or one group
-of them, is ever read whole."""
+"""What the pages ask for, as JSON. Lists come from the index, a page at a time; only one attempt, or one
+group of them, is ever read whole."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from patchwright.errors import PatchwrightError
-from patchwright.store import Run
+from patchwright.store import Entry, Run
 from patchwright.types import Task
 from patchwright.view.overview import is_writing, overview, stamp
 from patchwright.view.record import entry_row, record
@@ -47,8 +47,10 @@ def _finite(value: Any) -> Any:
 def attempt_json(book: Book, name: str) -> Json:
     """One attempt, its group, and the tests its task names. Raises ConfigError when there is none."""
     trajectory, entry = book.trajectory(name), book.entry(name)
-    wanted = {"grp": entry.group, "stage": entry.stage} if entry and entry.group else {"id": name}
-    group, _ = book.page(wanted, order="id", window=(0, _GROUP)) if "grp" in wanted else ([], 0)
+    group: list[Entry] = []
+    if entry is not None and entry.group:
+        wanted = {"grp": entry.group, "stage": entry.stage}
+        group, _ = book.page(wanted, order="id", window=(0, _GROUP))
     return record(trajectory, entry) | {"id": name, "siblings": [entry_row(one) for one in group]}
 
 

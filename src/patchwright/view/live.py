@@ -53,9 +53,7 @@ class _Lane:
                 self.spans.pop()
 
     def said(self, event: Json) -> None:
-        """A model call is over: what lasted until it began was the tools'."""
-        began = float(event.get("started") or event["t"])
-        self.turn_to("model", max(began, self.spans[-1][1]) if self.spans else began)
+        """A model call is over, and the tools go on."""
         self.turn_to("tool", event["t"])
         self.turns += 1
         self.version = int(event.get("version") or 0)
@@ -128,9 +126,7 @@ class Lanes:
     def record(self, now: float) -> Json:
         """Lanes of what is in flight and of what was over lately, stragglers, and faults; JSON values."""
         usual = median(self._took) if len(self._took) >= _FEW else None
-        late = [
-            lane.id for lane in self._flying.values() if usual and now - lane.began > _LATE * usual
-        ]
+        late = [lane.id for lane in self._flying.values() if usual and now - lane.began > _LATE * usual]
         return {
             "now": now,
             "usual": usual,

@@ -176,6 +176,6 @@ def _locks(file: Path, owner: int) -> bool:
     """Whether the process still has the file open: numbers of processes are given again."""
     try:
         held: Iterable[Path] = list(Path(f"/proc/{owner}/fd").iterdir())
-        return any(os.path.samefile(one, file) for one in held if one.exists())
+        return any(one.samefile(file) for one in held if one.exists())
     except OSError:
         return True  # somebody else's process: believe the number

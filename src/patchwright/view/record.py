@@ -75,9 +75,7 @@ def _messages(trajectory: Trajectory, said: Mapping[int, Turn]) -> list[Json]:
     for number, step in enumerate(trajectory.steps):
         if step.turn is not None:
             steps.setdefault(step.turn, []).append(number)
-    return [
-        _message(message, said.get(index), steps) for index, message in enumerate(trajectory.messages)
-    ]
+    return [_message(message, said.get(index), steps) for index, message in enumerate(trajectory.messages)]
 
 
 def _message(message: Mapping[str, Any], turn: Turn | None, steps: Mapping[int, list[int]]) -> Json:

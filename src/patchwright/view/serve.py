@@ -47,7 +47,7 @@ async def serving(config: ViewConfig, shelf: Shelf) -> AsyncIterator[str]:
     """Serve while the block runs; gives the link, which holds the token. Raises ConfigError."""
     tls = config.address.tls_cert is not None
     check_exposure(config.address.host, open_=False, tls=tls, plain_http=config.plain_http)
-    token = new_token()
+    token, closing = new_token(), asyncio.Event()
     async with AsyncExitStack() as stack:
         fleet = None
         if config.pool:
@@ -55,7 +55,9 @@ async def serving(config: ViewConfig, shelf: Shelf) -> AsyncIterator[str]:
             client = PoolClient(config.pool, secret, verify=trust(config.pool_ca))
             stack.push_async_callback(client.aclose)
             fleet = client.status
-        served = await stack.enter_async_context(Serving(view_app(shelf, token, fleet), config.address))
+        app = view_app(shelf, token, closing, fleet)
+        served = await stack.enter_async_context(Serving(app, config.address))
+        stack.callback(closing.set)  # before the server waits for its streams to end
         yield f"{served.url}/?token={token}{_place(shelf, config.attempt)}"
 
 
@@ -86,4 +88,3 @@ async def _stopped() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     await stop.wait()
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -35,9 +36,10 @@ _QUIET = 15.0
 _FLEET_WAIT = 4.0
 
 
-def view_app(shelf: Shelf, token: str, fleet: Fleet | None = None) -> ASGIApp:
-    """Everything behind the token. `fleet` gives the status of a pool, for the live page."""
-    live = _Live(shelf, fleet)
+def view_app(shelf: Shelf, token: str, closing: asyncio.Event, fleet: Fleet | None = None) -> ASGIApp:
+    """Everything behind the token. `closing` ends the streams; `fleet` gives the status of a pool, for the
+    live page."""
+    live = _Live(shelf, closing, fleet)
     pages = [Route(f"/{file.name}", _page(file)) for file in sorted(STATIC.iterdir())]
     routes = [Route("/", _page(STATIC / "index.html")), *pages, *Api(shelf).routes()]
     return Guard(Starlette(routes=[*routes, Route("/api/live", live.stream)]), token)
@@ -50,11 +52,11 @@ def _page(file: Path) -> Callable[[Request], Response]:
 class _Live:
     """Server-sent events: the lanes of a run, and its fleet."""
 
-    def __init__(self, shelf: Shelf, fleet: Fleet | None) -> None:
-        self._shelf, self._fleet = shelf, fleet
+    def __init__(self, shelf: Shelf, closing: asyncio.Event, fleet: Fleet | None) -> None:
+        self._shelf, self._closing, self._fleet = shelf, closing, fleet
 
     async def stream(self, request: Request) -> Response:
-        """GET `/api/live?run=NAME`, without an end."""
+        """GET `/api/live?run=NAME`, until the server closes."""
         try:
             book = self._shelf.book(request.query_params.get("run", ""))
         except ConfigError as error:
@@ -63,7 +65,7 @@ class _Live:
 
     async def _events(self, book: Book, request: Request) -> AsyncIterator[str]:
         lanes, last, said = Lanes(book.path), None, 0.0
-        while not await request.is_disconnected():
+        while not self._closing.is_set() and not await request.is_disconnected():
             await asyncio.to_thread(lanes.read)
             fleet = await self._status()
             state = (lanes.count, json_text(fleet), is_writing(book))
@@ -71,7 +73,8 @@ class _Live:
                 content = lanes.record(time.time()) | {"fleet": fleet, "writing": state[2]}
                 yield f"data: {json_text(content)}\n\n"
                 last, said = state, time.monotonic()
-            await asyncio.sleep(_EVERY)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), _EVERY)
 
     async def _status(self) -> dict[str, Any] | None:
         if self._fleet is None:

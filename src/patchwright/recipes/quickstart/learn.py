@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from patchwright.metrics import Metrics
-from patchwright.metrics.trace import span
+from patchwright.metrics.trace import step_span
 from patchwright.recipes.experts import Experts
 from patchwright.recipes.progress import Stage, View
 from patchwright.recipes.quickstart.config import QuickstartConfig
@@ -157,7 +157,7 @@ async def _train_wave(
         share = (wave - 1 + start / len(batches)) / config.experts.waves
         first = (wave - 1) * len(batches) + start
         scales = [schedule(first + i, share, warmup=config.sft.warmup_steps) for i in range(len(part))]
-        with span("step", {"patchwright.stage": "sft", "patchwright.step": first}, root=True):
+        with step_span("sft", first):
             stats = await trainer.steps(part, loss="sft", lr_scales=scales)
         stage.advance(sum(map(len, part)))
         stage.note(f"loss {stats.loss:.3f}")
