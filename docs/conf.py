@@ -22,6 +22,6 @@ default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
-autodoc_default_options = {"members": True, "show-inheritance": False, "undoc-members": True}
+autodoc_default_options = {"members": True, "undoc-members": True}
 autodoc_inherit_docstrings = False
 python_use_unqualified_type_names = True

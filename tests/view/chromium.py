@@ -69,7 +69,7 @@ class Page:
 
     async def until(self, expression: str) -> Any:
         """Wait until an expression is true."""
-        for _ in range(1200):
+        for _ in range(500):
             with contextlib.suppress(AssertionError):  # the page is about to be another
                 if value := await self.js(expression):
                     return value

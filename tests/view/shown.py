@@ -83,7 +83,7 @@ def attempt(group: str, k: int, state: GradeState | None) -> Trajectory:
         messages=messages if state else (),
         patch=PATCH if state else "",
         exit="submitted",
-        grade=Grade(state=state, tests=tests, findings=(HOSTILE,), scores={"verifier": 0.75})
+        grade=Grade(state=state, tests=tests, findings=(HOSTILE,) * (k > 0), scores={"verifier": 0.75})
         if state
         else None,
         failure=None if state else fault,

@@ -170,7 +170,7 @@ def _messages(row: Json, where: str) -> tuple[tuple[Json, ...], list[Json]]:
         events = [event for event in events if isinstance(event, dict)]
         return messages_of(events), events
     found = row.get("messages")
-    if isinstance(found, list) and found:
+    if isinstance(found, list) and (found or "info" in row):  # one that never came to a word is one, too
         return tuple(_said(message) for message in found if isinstance(message, dict)), []
     try:
         return tuple(conversation(Source(dict(row), where))), []

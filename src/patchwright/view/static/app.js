@@ -1,5 +1,5 @@
 // Which page is shown, and what stands above every page.
-import { get } from "./api.js";
+import { get, turnPage } from "./api.js";
 import { attemptView } from "./attempt.js";
 import { comparePage } from "./compare.js";
 import { h, link, put } from "./dom.js";
@@ -12,7 +12,6 @@ const NAV = [["runs", "Runs"], ["attempts", "Attempts"], ["tasks", "Tasks"], ["l
 const main = document.getElementById("main");
 let runs = [];
 let leave = null;
-let turn = 0;
 
 function place() {
   const [page, query = ""] = location.hash.replace(/^#\//, "").split("?");
@@ -40,7 +39,7 @@ const PAGES = {
 let before = "";
 
 async function show() {
-  const mine = ++turn;
+  turnPage();
   const { page, params } = place();
   leave?.();
   leave = null;
@@ -49,7 +48,6 @@ async function show() {
     if (page !== "runs" && !params.run && runs.length) params.run = runs[0].name;
     top(page, params);
     const left = await (PAGES[page] || PAGES.runs)(params);
-    if (mine !== turn) { if (typeof left === "function") left(); return; }
     leave = typeof left === "function" ? left : null;
     document.title = `${params.id || NAV.find(([key]) => key === page)?.[1] || "Patchwright"} \u00b7 ${params.run || "Patchwright"}`;
   } catch (error) {
