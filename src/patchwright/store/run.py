@@ -6,6 +6,7 @@
       run.db                 index, trajectories not yet sealed, journal of finished steps
       trajectories/*.parquet sealed trajectories, one part per stage and step
       metrics.jsonl          written by `patchwright.metrics.Metrics`
+      events.jsonl           what attempts in flight are doing, for who watches (`rollout/events.py`)
       checkpoints/STEP/      trainer state
       weights/vN/            weights
       summary.json           what the run came to

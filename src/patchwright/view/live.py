@@ -22,6 +22,8 @@ _FIRST_LOOK = 8 * 2**20
 """Bytes of the file's end that are read at first."""
 _LATE = 2.0
 """Times the median of those that are over: past it an attempt is a straggler."""
+_FAULTS = 8
+"""Faults that are shown, the latest first."""
 _FEW = 5
 """Attempts that must be over before there are stragglers."""
 
@@ -137,7 +139,7 @@ class Lanes:
                 {"id": lane.id, "at": lane.ended, "error": lane.error}
                 for lane in reversed(self._over)
                 if lane.error
-            ][:20],
+            ][:_FAULTS],
         }
 
 

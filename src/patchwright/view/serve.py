@@ -74,8 +74,8 @@ async def serve_view(config: ViewConfig, view: View) -> None:
     shelf = open_shelf(config.paths)
     try:
         async with serving(config, shelf) as link:
-            view.say(f"view     {link}")
-            view.say(f"runs     {', '.join(name for name, _ in shelf)}")
+            for line in (f"view     {link}", f"runs     {', '.join(name for name, _ in shelf)}"):
+                view.console.print(line, soft_wrap=True, highlight=False, markup=False)
             if config.browser:
                 await asyncio.to_thread(webbrowser.open, link)
             await _stopped()

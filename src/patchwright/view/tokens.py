@@ -15,6 +15,9 @@ __all__ = ["token_record"]
 
 Json = dict[str, Any]
 
+_REWARDS = ("algorithm", "reward_resolved", "reward_unresolved", "on_cheat")
+"""What an advantage depends on, of the options of reinforcement learning."""
+
 
 def token_record(book: Book, trajectory: Trajectory) -> Json:
     """Turn by turn, the prompt's ids after the parent's, the sampled ids, their log-probs and versions, the
@@ -83,7 +86,8 @@ def _advantage(book: Book, trajectory: Trajectory) -> float | dict[int, float] |
     from patchwright.recipes.rl_config import RlConfig
 
     try:
-        config = RlConfig.model_validate(book.config["rl"])
+        told = book.config["rl"]
+        config = RlConfig.model_validate({key: told[key] for key in _REWARDS if key in told})
         algorithm = config.method
     except (ConfigError, ValidationError):  # another version's
         return None

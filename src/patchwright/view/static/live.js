@@ -20,7 +20,7 @@ export function livePage(main, params) {
     WINDOWS.map(([name, seconds]) => h("option", { value: seconds }, name)));
   const top = h("div", { class: "row" }, h("h1", null, "Live"), status, h("span", { class: "gap" }), legend(), choose);
   top.style.marginBottom = "12px";
-  put(main, top, parts.tiles, h("h2", null, "Attempts in flight, and those that ended lately"), parts.lanes, parts.late, parts.faults, parts.fleet);
+  put(main, top, parts.tiles, parts.late, parts.faults, parts.fleet, h("h2", null, "Attempts in flight, and those that ended lately"), parts.lanes);
   listen({ Escape: ["Back to the runs", () => { location.hash = link("runs"); }] }, "main tbody tr");
   const draw = () => { if (state) show(parts, state, Date.now() / 1000 + ahead, span, params.run); };
   const source = new EventSource(`/api/live?run=${encodeURIComponent(params.run)}`);
@@ -63,7 +63,7 @@ function lanes(state, now, span, run) {
     svg("line", { class: "grid", x1: x(from + share * span), x2: x(from + share * span), y1: 0, y2: height - 18 }),
     svg("text", { x: x(from + share * span), y: height - 4, "text-anchor": share === 1 ? "end" : "middle" }, share === 1 ? "now" : `\u2212${duration((1 - share) * span)}`)]);
   const marks = rows.map((lane, index) => drawLane(lane, index * ROW, x, now, run));
-  const words = `${state.flying.length} attempts in flight; the table of stragglers and faults is below`;
+  const words = `${state.flying.length} attempts in flight; tables of stragglers and faults stand above`;
   return h("div", { class: "panel wide" }, svg("svg", { class: "lanes", viewBox: `-8 -6 ${WIDTH + 30} ${height + 6}`, role: "img", "aria-label": words }, grid, marks));
 }
 
