@@ -10,6 +10,7 @@ import pytest
 from tests.boxes import in_boxes
 from tests.grade.test_grader import FIX, TASK
 
+from patchwright.agent.base import Agent
 from patchwright.agent.bash import BashAgent, BashConfig
 from patchwright.engine.base import Engine
 from patchwright.engine.config import LocalEngineConfig
@@ -26,7 +27,7 @@ from patchwright.sandbox.namespace import NamespaceBackend
 from patchwright.train.config import ModelConfig
 from patchwright.train.tokenizer import save_tokenizer, train_tokenizer
 from patchwright.train.worker import create_model
-from patchwright.types import Completion, Outcome, Sampling, Trajectory, Weights
+from patchwright.types import AgentExit, Completion, Endpoint, Outcome, Sampling, Task, Trajectory, Weights
 
 AGENT = BashConfig(system="", instance="{{ task.prompt }}", max_turns=4)
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
@@ -48,17 +49,19 @@ def scripted(renderer: Renderer, replies: Sequence[str]) -> Engine:
     return ScriptedEngine(replies, renderer.encode, renderer.decode, stop_id=renderer.stop_ids[0])
 
 
-def make(renderer: Renderer, engine: Engine, backend: object | None = None) -> Trajectory:
+def make(
+    renderer: Renderer, engine: Engine, backend: object | None = None, agent: Agent | None = None
+) -> Trajectory:
     """One attempt at TASK with an engine."""
 
     async def main(boxes: SandboxBackend) -> Trajectory:
-        agent = BashAgent(AGENT)
+        worker = agent or BashAgent(AGENT)
         try:
             async with Gateway(engine, renderer) as gateway:
-                line = Line(backend=backend or boxes, agent=agent, model=gateway, grade=Grader(boxes))
+                line = Line(backend=backend or boxes, agent=worker, model=gateway, grade=Grader(boxes))
                 return await attempt(line, Job(id="a", task=TASK, group="g"))
         finally:
-            await agent.close()
+            await worker.close()
 
     return in_boxes(main)
 
@@ -92,6 +95,19 @@ def test_an_engine_that_fails_voids_the_attempt(renderer: Renderer):
     assert done.outcome is Outcome.VOID
     assert done.failure is not None and done.failure.stage == "agent" and done.grade is None
     assert done.exit == "engine_failed"
+
+
+class Careless(BashAgent):
+    """An agent of somebody's own that breaks."""
+
+    async def run(self, task: Task, box: Sandbox, model: Endpoint) -> AgentExit:
+        return AgentExit(reason={"a": "b"}[task.id])
+
+
+def test_an_agent_whose_code_breaks_voids_the_attempt_and_says_where(renderer: Renderer):
+    done = make(renderer, scripted(renderer, []), agent=Careless(AGENT))
+    assert done.outcome is Outcome.VOID and done.failure and done.failure.stage == "agent"
+    assert done.failure.message.startswith(f"the agent broke: KeyError: '{TASK.id}' (test_rollout.py:")
 
 
 class NoBoxes:

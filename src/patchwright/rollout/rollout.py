@@ -11,11 +11,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 from patchwright.agent.base import Agent, Bounded, Furnishing
 from patchwright.engine.base import Engine
-from patchwright.errors import AgentError, InfraError, SandboxError
+from patchwright.errors import AgentError, InfraError, PatchwrightError, SandboxError
 from patchwright.gateway.server import Gateway
 from patchwright.gateway.session import Budget, Session
 from patchwright.grade.patch import take_patch
@@ -180,7 +182,8 @@ async def _open(line: Line, task: Task) -> Sandbox:
 
 
 async def _work(agent: Agent, task: Task, box: Sandbox, endpoint: Endpoint) -> AgentExit:
-    """Let the agent work within the task's time. Its own faults end the attempt, not the run.
+    """Let the agent work within the task's time. Its own faults end the attempt, not the run; what breaks in
+    its code voids it (SandboxError).
 
     An agent minds the time itself and keeps its steps; one that does not is stopped a little later."""
     try:
@@ -190,6 +193,16 @@ async def _work(agent: Agent, task: Task, box: Sandbox, endpoint: Endpoint) -> A
         return AgentExit(reason="time_limit")
     except AgentError as error:
         return AgentExit(reason="agent_error", detail=str(error))
+    except PatchwrightError:
+        raise
+    except Exception as error:  # a fault of the agent's own code says nothing of the model
+        raise SandboxError(f"the agent broke: {_where(error)}") from error
+
+
+def _where(error: Exception) -> str:
+    """What was raised, and the line that raised it."""
+    last = extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
 
 
 @asynccontextmanager
