@@ -1,7 +1,6 @@
 """What the ranks of the tests do: in this process alone, and in each of two that share a model."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
@@ -16,7 +15,7 @@ from patchwright.train.trainer import Trainer
 RANKS = Ranks("cpu")
 
 
-def meet(rank: int, count: int, meeting: Path) -> None:
+def meet(rank: int, count: int, meeting: str) -> None:
     """Make this process one of several."""
     global RANKS
     torch.set_num_threads(1)

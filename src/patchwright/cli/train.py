@@ -13,6 +13,7 @@ from patchwright.errors import ConfigError
 if TYPE_CHECKING:
     from patchwright.recipes.presets import Training
     from patchwright.recipes.settings import Settings
+    from patchwright.recipes.site import OpenSite
 
 __all__ = ["DryRun", "Preset", "Start", "app", "dry_run", "told"]
 
@@ -120,5 +121,17 @@ def rl(
     if dry:
         return dry_run("rl", settings, model, tasks)
     start, file = told(model, "--model"), told(tasks, "--tasks")
-    weights = execute(run_rl(settings.rl, settings.line, file, start, run, view()))
+    site = _site(settings)
+    weights = execute(run_rl(settings.rl, settings.line, file, start, run, view(), site=site))
     return output().print(f"weights  {weights.path}")
+
+
+def _site(settings: Settings) -> OpenSite:
+    """Where `[cluster]` wants the run's parts. Raises ConfigError when what that takes is not installed."""
+    if settings.cluster.use == "ray":
+        from patchwright.integrations.ray.site import open_ray
+
+        return open_ray(settings.cluster)
+    from patchwright.recipes.site import open_here
+
+    return open_here

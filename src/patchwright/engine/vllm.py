@@ -21,6 +21,8 @@ class VllmEngine(HttpEngine):
     """
 
     name = "vLLM"
+    hold = ("/pause?mode=keep", {})
+    go_on = ("/resume", {})
 
     def _request(self, prompt: list[int], sampling: Sampling, room: int) -> tuple[str, Json]:
         body: Json = {

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -14,10 +13,7 @@ from patchwright.config import Config
 from patchwright.engine.base import Engine
 from patchwright.engine.config import EngineConfig
 from patchwright.engine.openai import ApiModel
-from patchwright.engine.process import ProcessEngine
 from patchwright.engine.scripted import ScriptedEngine
-from patchwright.engine.sglang import SglangEngine
-from patchwright.engine.vllm import VllmEngine
 from patchwright.errors import ConfigError
 from patchwright.fleet.client import PoolClient
 from patchwright.fleet.pool_api import DEFAULT_POOL_PORT
@@ -28,6 +24,7 @@ from patchwright.gateway.server import Gateway
 from patchwright.grade.tests import Grader
 from patchwright.images.config import ImagesConfig
 from patchwright.recipes.agents import AgentConfig, open_agent
+from patchwright.recipes.engines import open_engine
 from patchwright.recipes.image_boxes import ImageBackend
 from patchwright.render import Renderer
 from patchwright.rollout.rollout import Line
@@ -128,30 +125,6 @@ def _backend(config: SandboxConfig) -> SandboxBackend:
 
 
 @asynccontextmanager
-async def open_engine(model: Path, config: EngineConfig) -> AsyncIterator[Engine]:
-    """The engine on a model folder: the local one in its own process, or a server that has the same model.
-    Raises ConfigError (an API is no engine) or EngineError."""
-    engine = await _engine(model, config)
-    try:
-        yield engine
-    finally:
-        await engine.close()
-
-
-async def _engine(model: Path, config: EngineConfig) -> Engine:
-    if config.use == "vllm":
-        return await VllmEngine.connect(config)
-    if config.use == "sglang":
-        return await SglangEngine.connect(config)
-    if config.use == "openai":
-        raise ConfigError(
-            '`line.engine.use` is "openai": an API gives text and no tokens, so nothing can be trained on '
-            "it; use `local`, `vllm` or `sglang`"
-        )
-    return await asyncio.to_thread(ProcessEngine, model, config=config)  # loading takes seconds
-
-
-@asynccontextmanager
 async def open_line(
     backend: SandboxBackend,
     agent: Agent,
@@ -175,10 +148,16 @@ async def open_expert_line(backend: SandboxBackend, agent: Agent, renderer: Rend
 
 @asynccontextmanager
 async def open_gateway(
-    config: LineConfig, model: Path | Endpoint, *, host: str = "127.0.0.1", port: int = 0, api_key: str = ""
+    config: LineConfig,
+    model: Path | Endpoint,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    api_key: str = "",
+    say: Callable[[str], None] | None = None,
 ) -> AsyncIterator[Gateway]:
-    """The gateway before a model: a folder's, through an engine, or an API's. Raises ConfigError or
-    EngineError."""
+    """The gateway before a model: a folder's, through an engine, or an API's. `say` is told what befalls
+    engines. Raises ConfigError or EngineError."""
     async with AsyncExitStack() as stack:
         api = _api(config, model)
         if api is not None:
@@ -186,7 +165,8 @@ async def open_gateway(
             gateway = Gateway(api, model=api.name, host=host, port=port, api_key=api_key)
         else:
             renderer = Renderer.load(str(model))
-            engine = await stack.enter_async_context(open_engine(Path(str(model)), config.engine))
+            opened = open_engine(Path(str(model)), config.engine, updates=False, say=say)
+            engine = await stack.enter_async_context(opened)
             gateway = Gateway(engine, renderer, host=host, port=port, api_key=api_key, history=config.history)
         yield await stack.enter_async_context(gateway)
 

@@ -15,6 +15,7 @@ from math import fsum
 
 from patchwright.engine.base import Engine
 from patchwright.engine.http import HttpEngine
+from patchwright.engine.replicas import Replicas
 from patchwright.errors import ConfigError, EngineError
 from patchwright.recipes.assembly import SamplingConfig
 from patchwright.train.samples import samples
@@ -33,9 +34,11 @@ _ROWS = 16
 def refuse_truncation(engine: Engine, sampling: SamplingConfig) -> None:
     """Raises ConfigError when the engine draws from a part of the distribution and tells the log-probs of the
     whole: no ratio to the trained policy would be true."""
-    if sampling.top_p < 1 and isinstance(engine, HttpEngine) and not engine.processed:
+    whole = engine.engines if isinstance(engine, Replicas) else [engine]
+    raw = [one for one in whole if isinstance(one, HttpEngine) and not one.processed]
+    if sampling.top_p < 1 and raw:
         raise ConfigError(
-            f"`line.sampling.top_p` is {sampling.top_p}, and {engine.name} tells log-probs from before top-p,"
+            f"`line.sampling.top_p` is {sampling.top_p}, and {raw[0].name} tells log-probs from before top-p,"
             " on which nothing true can be trained; set it to 1, or use `local` or `vllm`"
         )
 

@@ -81,8 +81,9 @@ def _gpus(given: Given) -> Iterator[str]:
 
 def _servers(settings: Settings) -> Iterator[str]:
     engine, judge = settings.line.engine, settings.rl.scores.judge
-    if engine.use != "local":
-        yield from _unreachable(f"{engine.use} server", engine.url, "line.engine.url")
+    if engine.use != "local" and not (engine.python and not engine.urls):
+        for url in engine.urls or [""]:
+            yield from _unreachable(f"{engine.use} server", url, "line.engine.url")
     if judge.base_url:
         yield from _unreachable("judge", judge.base_url, "rl.scores.judge.base_url")
 

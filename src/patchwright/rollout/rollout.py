@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from patchwright.agent.base import Agent, Bounded, Furnishing
 from patchwright.engine.base import Engine
@@ -43,6 +43,14 @@ class Job:
     """Answers this attempt instead of the gateway's engine (a scripted expert)."""
 
 
+class Attempts(Protocol):
+    """Whoever makes attempts: a `Line`, or machines elsewhere that have one."""
+
+    async def attempt(self, job: Job) -> Trajectory:
+        """Make one attempt. Infrastructure faults end in a void trajectory, never in an exception."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Line:
     """The parts an attempt passes through; one per run.
@@ -65,6 +73,10 @@ class Line:
         return self.model.session(
             job.id, sampling=job.sampling, engine=job.engine, budget=budget, on_turn=on_turn
         )
+
+    async def attempt(self, job: Job) -> Trajectory:
+        """See `Attempts`."""
+        return await attempt(self, job)
 
 
 async def attempt(line: Line, job: Job) -> Trajectory:

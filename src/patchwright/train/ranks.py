@@ -85,7 +85,3 @@ class Ranks:
         """Dictionaries and lists with whole tensors in place of parts: on the first rank, to be written; the
         others get empty ones."""
         return tree
-
-    def part(self, tensor: Tensor, like: Tensor | None) -> Tensor:
-        """This rank's part of a whole tensor that belongs to the parameter `like`."""
-        return tensor

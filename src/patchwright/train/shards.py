@@ -1,17 +1,14 @@
-"""A model spread over several processes of one machine with FSDP2 (`fully_shard`): each keeps a part of every
+"""A model spread over several processes with FSDP2 (`fully_shard`): each keeps a part of every
 parameter, its gradient and its optimizer state, and a layer is whole only while it is computed. Stands in for
 `ranks.Ranks` under the trainer; `worker` starts the processes.
 
-The processes meet over a file in a private folder, and talk over the loopback interface: gloo on CPUs, and
-for Python objects; NCCL between GPUs.
+They find each other as `meeting` says, and talk over gloo on CPUs, and for Python objects; NCCL between GPUs.
 
 Weights of samples are normalised over all ranks (`batch.normalise`), so gradients are summed, never averaged.
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
@@ -19,12 +16,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from patchwright.errors import ConfigError
 from patchwright.train.config import TrainConfig
+from patchwright.train.meeting import enter, is_remote
 from patchwright.train.model import Batch, logprobs
 from patchwright.train.ranks import Computed, Ranks
 
@@ -38,19 +36,19 @@ micro-batch of an update; a larger one is shared out after each, which needs les
 
 
 class Shards(Ranks):
-    """One of several ranks. Example: `Shards(TrainConfig(ranks=2), rank=0, meeting=folder)`"""
+    """One of several ranks. Example: `Shards(TrainConfig(ranks=2), rank=0, meeting="/tmp/private")`"""
 
-    def __init__(self, config: TrainConfig, *, rank: int, meeting: Path) -> None:
-        """Wait for the others in `meeting`, a folder nobody else can write to.
+    def __init__(self, config: TrainConfig, *, rank: int, meeting: str, address: str = "127.0.0.1") -> None:
+        """Wait for the others in `meeting` (see `meeting.enter`); `address` is this machine's.
 
-        Raises ConfigError when there are fewer GPUs than ranks, or `device` names one of them.
+        Ranks that meet in a folder share out this machine's GPUs; one that meets others over TCP takes the
+        first GPU its process sees. Raises ConfigError when there is no such GPU, or `device` names one.
         """
-        super().__init__(_device(config, rank))
+        super().__init__(_device(config, gpu=0 if is_remote(meeting) else rank))
         self.rank, self.count = rank, config.ranks
-        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
         dist.init_process_group(
             "gloo" if config.device == "cpu" else "cpu:gloo,cuda:nccl",
-            store=dist.FileStore(str(meeting / "ranks"), self.count),  # type: ignore[attr-defined]
+            store=enter(meeting, rank=rank, count=self.count, address=address),
             rank=rank,
             world_size=self.count,
         )
@@ -96,16 +94,8 @@ class Shards(Ranks):
         whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
         return whole.cpu() if self.rank == 0 else torch.empty(0)
 
-    def part(self, tensor: Tensor, like: Tensor | None) -> Tensor:
-        """See `Ranks`. Every rank has the whole tensor, so nothing is sent."""
-        if not isinstance(like, DTensor) or tensor.shape != like.shape:
-            return tensor
-        return distribute_tensor(
-            tensor.to(self.device), like.device_mesh, like.placements, src_data_rank=None
-        )
 
-
-def _device(config: TrainConfig, rank: int) -> str:
+def _device(config: TrainConfig, *, gpu: int) -> str:
     """A GPU for each rank, in order. With CPUs there is nothing to share out."""
     if config.device == "cpu":
         return "cpu"
@@ -114,13 +104,13 @@ def _device(config: TrainConfig, rank: int) -> str:
             f"`train.ranks = {config.ranks}` takes a GPU per rank, so `train.device` cannot be "
             f"{config.device!r}; write `cuda` (and choose GPUs by CUDA_VISIBLE_DEVICES) or `cpu`"
         )
-    if torch.cuda.device_count() < config.ranks:
+    if torch.cuda.device_count() <= gpu:
         raise ConfigError(
             f"`train.ranks = {config.ranks}` needs as many GPUs, and there are {torch.cuda.device_count()}; "
             'lower it, or train on the CPU (`train.device = "cpu"`)'
         )
-    torch.cuda.set_device(rank)
-    return f"cuda:{rank}"
+    torch.cuda.set_device(gpu)
+    return f"cuda:{gpu}"
 
 
 class _Root(nn.Module):

@@ -1,0 +1,82 @@
+"""The Ray cluster a run is on: connected to, and refused when anybody could run programs on it."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import ray
+
+from patchwright.errors import ConfigError, EngineError
+from patchwright.recipes.cluster import ClusterConfig
+
+__all__ = ["LostError", "answer", "connected"]
+
+
+class LostError(EngineError):
+    """An actor is gone, or its machine; Ray may be starting it again."""
+
+
+@asynccontextmanager
+async def connected(cluster: ClusterConfig) -> AsyncIterator[str]:
+    """Join the cluster at `cluster.address`; yields the name of this job, which no other has.
+
+    Raises ConfigError when there is none, when its versions are not ours, or when it lets everybody in.
+    """
+    try:
+        ray.init(
+            address=cluster.address, log_to_driver=False, logging_level=logging.ERROR, namespace="patchwright"
+        )
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"no Ray cluster can be joined at `cluster.address` {cluster.address!r} ({reason}); start one "
+            "with `ray start --head`, or give its address as HOST:PORT"
+        ) from error
+    try:
+        _refuse_strangers(cluster)
+        yield f"job-{ray.get_runtime_context().get_job_id()}-{os.getpid()}"
+    finally:
+        ray.shutdown()
+
+
+def _refuse_strangers(cluster: ClusterConfig) -> None:
+    """Raises ConfigError for a cluster without tokens that can be reached from other machines."""
+    if cluster.open_network or os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
+        return
+    machines = [str(node["NodeManagerAddress"]) for node in ray.nodes()]  # type: ignore[no-untyped-call]
+    outside = [address for address in machines if not _loopback(address)]
+    if outside:
+        raise ConfigError(
+            f"the Ray cluster at {outside[0]} runs programs for whoever reaches it; set RAY_AUTH_MODE=token "
+            "where it is started and here, or say that nobody else is in its network with "
+            "`cluster.open_network = true`"
+        )
+
+
+def _loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+async def answer(call: Any) -> Any:
+    """What an actor's method returns or raises. Cancelled here, it is cancelled there.
+
+    Raises LostError when the actor is gone.
+    """
+    try:
+        return await call
+    except asyncio.CancelledError:
+        ray.cancel(call)
+        raise
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from error
+    except ray.exceptions.RayError as error:
+        raise LostError(f"an actor on Ray is gone ({type(error).__name__})") from error
