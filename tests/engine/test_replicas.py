@@ -217,6 +217,7 @@ def test_busy_is_said_when_all_are():
 def test_a_replica_that_does_not_take_the_weights_is_out_and_said(how):
     async def test(replicas, machines):
         machines[1].refuses, machines[1].engine.slow_load = how == "refuses", how == "hangs"
+        machines[1].faults = [EngineError("not yet")] * 3
         await replicas.load(Weights(version=2, path="v2"))
         assert replicas.engines == [machines[0].engine] and replicas.version == 2
         assert {(await replicas.generate([n], ONE)).version for n in range(4)} == {2}

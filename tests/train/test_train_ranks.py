@@ -4,6 +4,7 @@ import asyncio
 import math
 import multiprocessing
 import os
+import random
 import shutil
 import signal
 import tempfile
@@ -21,12 +22,14 @@ from safetensors.torch import load_file
 from tests.train import rank_failures, rank_jobs
 from transformers import Qwen3ForCausalLM
 
+from patchwright.config import load_config
 from patchwright.errors import ConfigError, EngineError, StoreError
 from patchwright.train.algorithm import PolicyLoss
 from patchwright.train.batch import dealt, plan
 from patchwright.train.config import LoraConfig, TrainConfig
 from patchwright.train.model import collate, new_model
 from patchwright.train.process import ChildProcess
+from patchwright.train.ranks import Ranks
 from patchwright.train.shards import Shards
 from patchwright.train.tokenizer import train_tokenizer
 from patchwright.train.trainer import Trainer
@@ -138,6 +141,14 @@ def test_bfloat16_arithmetic_is_the_same_on_two_ranks(pair, model_folder, rows):
     same_answers(alone, pair(rank_jobs.train, model_folder, config, [(rows, "sft")]), rel=2e-2)
 
 
+def test_layers_are_made_whole_in_the_precision_of_the_arithmetic(pair, model_folder, rows):
+    for config, seen in (
+        ({}, ("torch.float32", {False})),
+        ({"dtype": "bfloat16", "offload": True}, ("torch.bfloat16", {True})),
+    ):
+        assert pair(rank_jobs.layer_weights, model_folder, rows[0], **config) == [seen, seen]
+
+
 def test_more_ranks_than_rows_and_updates_that_are_left_out(pair, model_folder, rows, tmp_path):
     poisoned = replace(rows[0], advantages=(math.nan,) * len(rows[0]))
     jobs = [([rows[0]], FREE), ([poisoned, rows[1]], FREE), ([], FREE), ([rows[2]], "sft")]
@@ -158,8 +169,8 @@ def test_logits_in_pieces_have_the_same_gradients(pair, tiny, tmp_path, make_row
     batches = [collate(make_rows(3, seed=seed)) for seed in range(4)]
     alone = rank_jobs.gradients(tmp_path / "v0", batches, max_logits=2**25, holds=True)
     assert ("lm_head.weight" in alone) is not tied
-    for holds in (True, False):
-        together = pair(rank_jobs.gradients, tmp_path / "v0", batches, max_logits=7 * 260, holds=holds)[0]
+    for how in ({"holds": True}, {"holds": False}, {"holds": True, "offload": True}):
+        together = pair(rank_jobs.gradients, tmp_path / "v0", batches, max_logits=7 * 260, **how)[0]
         for name, wanted in alone.items():
             torch.testing.assert_close(together[name], wanted, atol=1e-5, rtol=1e-5)
 
@@ -316,8 +327,11 @@ def test_a_rank_that_fails_ends_all_and_its_cause_is_told(model_folder, one, oth
 
 
 def test_mistakes_about_ranks_are_one_sentence(model_folder, tmp_path):
-    with pytest.raises(ConfigError, match="is one rank"):
-        Trainer(model_folder, TrainConfig(ranks=2))
+    for config in (TrainConfig(ranks=2), TrainConfig(offload=True, device="cuda")):
+        with pytest.raises(ConfigError, match="is one rank with all in one place"):
+            Trainer(model_folder, config, Ranks("cpu"))
+    with pytest.raises(ConfigError, match="is in host memory already"):
+        load_config(TrainConfig, overrides=["offload=true"])
     with pytest.raises(ConfigError, match="takes as many workers, not 1"):
         TrainerProcess(model_folder, TrainConfig(ranks=2), [ChildProcess()])
     with pytest.raises(ConfigError, match=r"no network interface .* has the address 192\.0\.2\.1"):
@@ -354,6 +368,21 @@ def test_ranks_share_out_every_row_once_and_take_as_many_turns(lengths, budget, 
         assert micro.computed <= max(budget, *(len(row) for row in micro.rows))
     turns = [max(micro.computed for micro in turn) for turn in zip(*parts, strict=True)]
     assert sum(turns) <= sum(micro.computed for micro in plan(rows, budget, share=share))
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_rank_has_much_more_to_compute_than_the_others(ranks, seed):
+    """A long-tail draw: most rows have some 150 tokens, the longest 3,000."""
+    draw = random.Random(seed)
+    rows = [blank(number, min(3000, int(8 + draw.lognormvariate(5, 1))), 0) for number in range(256)]
+    parts = [dealt(rows, 4096, share=True, rank=rank, ranks=ranks) for rank in range(ranks)]
+    loads = [sum(micro.computed for micro in part) for part in parts]
+    mean = sum(loads) / ranks
+    assert max(loads) <= 1.07 * mean
+    turns = [max(micro.computed for micro in turn) for turn in zip(*parts, strict=True)]
+    assert sum(turns) <= 1.07 * mean, "nor do they wait for another in each turn"
+    assert sum(turns) * ranks <= 1.16 * sum(map(len, rows)), "and padding is not how they are made even"
 
 
 def test_one_small_micro_batch_is_cut_for_two_ranks():

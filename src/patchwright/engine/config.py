@@ -34,7 +34,8 @@ class LocalEngineConfig(Config):
     cache_mb: int = Field(default=1024, ge=0)
     """Megabytes of finished keys and values kept for prompts that continue them; 0 keeps none."""
     seed: int = 0
-    """Seeds the requests that name no seed of their own; of several engines that are started each has the next."""
+    """Seeds the requests that name no seed of their own; of several engines each that is started has the
+    next."""
 
 
 class EngineConfig(LocalEngineConfig):

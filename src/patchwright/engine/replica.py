@@ -38,7 +38,7 @@ class Bounds:
     absent: float = 300.0
     """What a request waits while no replica is up."""
     retry: float = 1.0
-    """Before the second try to start again; it doubles with every further one."""
+    """Before the second try to start again; it doubles with every further one that brings no answer."""
     most_retry: float = 60.0
     """Between two tries, at most."""
     close: float = 30.0
@@ -80,6 +80,8 @@ class Replica:
     """While it is up."""
     leaving: Engine | None = None
     """The engine that was lost, until it is closed."""
+    failures: int = 0
+    """Starts, one after the other, of which no answer came."""
     keeper: asyncio.Task[None] | None = None
     """Brings it back while it is not."""
 

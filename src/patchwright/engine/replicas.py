@@ -233,6 +233,7 @@ class Replicas:
         for replica, fault in zip(self._replicas, began, strict=True):
             if fault is not None:
                 self._say(f"{replica.name} has not started, and is tried again: {fault}")
+                replica.failures = 1
                 replica.keeper = asyncio.create_task(self._keep(replica))
         self._watch = asyncio.create_task(self._look())
 
@@ -274,6 +275,7 @@ class Replicas:
         if replica.life is not life or self._closed:
             return
         replica.life, replica.leaving = None, life.engine
+        replica.failures = 0 if life.answers else replica.failures + 1
         life.lost.set_result(None)
         left = len(self._up())
         if not left:
@@ -286,14 +288,15 @@ class Replicas:
         if replica.leaving is not None:
             await ended(replica.leaving, self._bounds.close)
             replica.leaving = None
-        wait = self._bounds.retry
         while True:
+            if replica.failures:
+                wait = self._bounds.retry * 2 ** min(replica.failures - 1, 30)
+                await asyncio.sleep(min(wait, self._bounds.most_retry))
             try:
                 await self._begin(replica)
             except Exception as error:  # even a mistake: at the start it was none
-                self._say(f"{replica.name} is tried again in {wait:g} s: {error}")
-                await asyncio.sleep(wait)
-                wait = min(self._bounds.most_retry, 2 * wait)
+                replica.failures += 1
+                self._say(f"{replica.name} has not started, and is tried again: {error}")
             else:
                 return self._say(f"{replica.name} is back")
 

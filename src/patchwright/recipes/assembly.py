@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
@@ -30,6 +31,8 @@ from patchwright.render import Renderer
 from patchwright.rollout.rollout import Line
 from patchwright.sandbox.base import SandboxBackend
 from patchwright.sandbox.select import open_backend
+from patchwright.sandbox.swerex import SwerexBackend
+from patchwright.sandbox.swerex_deploy import configured
 from patchwright.types import Endpoint, Sampling
 
 
@@ -37,9 +40,10 @@ class SandboxConfig(Config):
     """Which boxes."""
 
     use: str = "namespace"
-    """`namespace` (rootless, no daemon), `docker`, `process` (isolates nothing), or `remote` (a pool's)."""
+    """`namespace` (rootless, no daemon), `docker`, `process` (isolates nothing), `remote` (a pool's), or
+    `swerex` (Modal, Fargate, Daytona and Docker by swe-rex)."""
     image: str = ""
-    """Docker and remote: the image of tasks that name none; it must have bash, git, python3 and pytest."""
+    """Docker, remote and swerex: the image of tasks that name none, with bash, git, python3 and pytest."""
     warm: int = Field(default=0, ge=0)
     """Docker only: containers kept started of each image and limits that were asked for lately (16 at most).
     Namespace boxes open in milliseconds and keep none; of remote ones, nodes and pool do (`--warm`)."""
@@ -55,6 +59,9 @@ class SandboxConfig(Config):
     """Remote only: commands go to the nodes themselves; false sends everything through the pool."""
     wait: float = Field(default=600.0, ge=0)
     """Remote only: seconds a box may wait for a free slot."""
+    deployment: dict[str, Any] = Field(default_factory=dict)
+    """Swerex only: `type` (`docker`, `modal`, `fargate` or `daytona`), and the fields of swe-rex's
+    configuration of it: `{ type = "modal", startup_timeout = 300.0 }`."""
 
 
 class SamplingConfig(Config):
@@ -120,6 +127,10 @@ def _backend(config: SandboxConfig) -> SandboxBackend:
         verify = trust(Path(config.ca_file) if config.ca_file else None)
         client = PoolClient(config.pool, token, direct=config.direct, verify=verify)
         return RemoteBackend(client, image=config.image or "host", wait=config.wait)
+    if config.use == "swerex":
+        if config.warm:
+            raise ConfigError("`warm` is for docker boxes of this machine; leave it out for `swerex`")
+        return SwerexBackend(configured(config.deployment, config.image))
     backend = open_backend(config.use, image=config.image or None, warm=config.warm)
     return ImageBackend(backend, config.images) if config.use == "namespace" else backend
 

@@ -135,8 +135,12 @@ class _Steps:
         record["load_seconds"] = await self._load(weights)
         gap = await _compare(self.engine, self.trainer, rollouts, self.config)
         record |= trained | self.scores.record(rollouts) | {"logprob_gap": gap}
-        record |= {"trainer_idle": self.trainer_idle.share(), "engine_idle": self.engine_idle.share()}
+        record |= {"trainer_idle": self.trainer_idle.share(), "engine_idle": self._engine_idle()}
         return record | {"seconds": round(time.monotonic() - started, 2)}
+
+    def _engine_idle(self) -> float | None:
+        """None where others ask the engine, whom nobody watches."""
+        return self.engine_idle.share() if self.engine_idle.used else None
 
     async def _load(self, weights: Weights) -> float:
         """Load weights while attempts go on; returns the seconds it took.

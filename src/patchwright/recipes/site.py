@@ -1,5 +1,5 @@
 """Where the parts of a run of reinforcement learning are. The recipe (`rl.py`) takes them as they come: from
-this machine (`open_here`), or from whoever else has an `OpenSite`, such as a Ray cluster (`integrations.ray`).
+this machine (`open_here`), or from whoever else has an `OpenSite`, as a Ray cluster (`integrations.ray`).
 """
 
 from __future__ import annotations

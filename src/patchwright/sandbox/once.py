@@ -6,7 +6,7 @@ they are. A command outlives the call that starts it: a supervisor in a session 
 output, ends it when its time is up, and leaves the result in a file, for which further calls wait.
 """
 
-# ruff: noqa: PTH103, PTH110, PTH118, PTH120, PTH123, PTH208, PTH105, PTH108, PTH112
+# ruff: noqa: PTH100, PTH102, PTH103, PTH104, PTH106, PTH108, PTH110, PTH112, PTH114, PTH118, PTH120, PTH123, PTH208
 # Paths come as strings and go straight to system calls
 
 from __future__ import annotations
@@ -100,24 +100,35 @@ def _copied(here: str, workdir: str) -> list[str]:
     found = [workdir] if os.path.normpath(home) == "/" else [workdir, home]
     for folder in ("/tmp", "/dev/shm"):
         with contextlib.suppress(FileNotFoundError):
-            found += [os.path.join(folder, name) for name in os.listdir(folder)]
-    return [path for path in found if path != here]
+            entries = [os.path.join(folder, name) for name in os.listdir(folder)]
+            found += [path for path in entries if path != here and not archive.is_mounted(path)]
+    return found
 
 
 def _pack(here: str, header: dict[str, Any], body: bytes) -> dict[str, Any]:
-    return _kept(here, archive.pack(_copied(here, header["workdir"])))
+    return _kept(here, archive.pack(_copied(here, header["workdir"]), mounts=False))
 
 
 def _restore(here: str, header: dict[str, Any], body: bytes) -> dict[str, Any]:
     """Put another box's files in the place of this one's."""
     for path in _copied(here, header["workdir"]):
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+        _clear(path)
     archive.restore(body)
     return {}
+
+
+def _clear(path: str) -> None:
+    """Remove what is there, but not what is mounted there or below: that may be a volume of many boxes."""
+    if not os.path.isdir(path) or os.path.islink(path):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        return
+    for name in os.listdir(path):
+        entry = os.path.join(path, name)
+        if not archive.is_mounted(entry):
+            _clear(entry)
+    with contextlib.suppress(OSError):  # it is mounted, or something below is
+        os.rmdir(path)
 
 
 # --- files ------------------------------------------------------------------------------------

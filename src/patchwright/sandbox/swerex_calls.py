@@ -7,12 +7,10 @@ size, and builds what the server names as the exception: box output is hostile.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import functools
 import io
 import json
-import os
 import posixpath
 import secrets
 import zipfile
@@ -29,13 +27,13 @@ INSIDE = ("archive", "files", "marked", "once", "output")
 """The modules of this package that run in a box."""
 _START = "from patchwright.sandbox.once import main\nmain()\n"
 _INLINE = 64 * 1024
-"""Most bytes of a request that go along as an argument; Linux takes 128 KiB in one, and base64 adds a third."""
+"""Most bytes of a request that go along as an argument; Linux takes 128 KiB in one, base64 adds a third."""
 _ANSWER = 16 * 1024 * 1024
 """Most bytes of an answer."""
 _GRACE = 60.0
 """Seconds a call may take over what it waits for."""
 _TRANSFER = 600.0
-"""Seconds a call may take that carries a body."""
+"""Seconds an upload may take."""
 _FOLDERS = ("/var/lib", "/tmp")
 """Where the program may lie: the first that the server may write to. Commands empty /tmp now and then."""
 
@@ -89,17 +87,15 @@ class Server:
                     raise
 
     async def call(self, header: Mapping[str, Any], body: bytes = b"", *, patience: float = 0.0) -> Reply:
-        """One operation of the program, which may take `patience` seconds and a grace. Raises SandboxError."""
+        """One operation of the program, which may take `patience` seconds and a grace."""
         request = json.dumps(header).encode() + b"\n" + body
         argument = base64.b64encode(request).decode()
-        large = len(request) > _INLINE
-        if large:
+        if len(request) > _INLINE:
             argument = "@request"
             await self._upload("request", request)
         tool = posixpath.join(self._folder, "tool.pyz")
         command = {"command": ["python3", "-I", "-S", tool, argument], "cwd": "/"}
-        limit = _TRANSFER if large or "folders" in header else patience + _GRACE
-        return _reply(await self._post("execute", limit, json=command))
+        return _reply(await self._post("execute", patience + _GRACE, json=command))
 
     async def close(self) -> None:
         """Close the connections."""
@@ -162,7 +158,9 @@ def _reply(answer: Mapping[str, Any]) -> Reply:
     """What the program said. Raises SandboxError when it did not run."""
     if answer.get("exit_code") != 0:
         said = str(answer.get("stderr", "")).strip()
-        raise SandboxError(f"a box did not do what it was asked (it needs python3, 3.7 or newer): {said[-300:]}")
+        raise SandboxError(
+            f"a box did not do what it was asked (it needs python3, 3.7 or newer): {said[-300:]}"
+        )
     try:
         reply = Reply.model_validate_json(str(answer.get("stdout", "")))
     except ValidationError:

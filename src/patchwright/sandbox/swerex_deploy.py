@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,7 +32,7 @@ KINDS = {
     "fargate": "FargateDeploymentConfig",
     "daytona": "DaytonaDeploymentConfig",
 }
-"""Kinds of which every box is a new one. `remote` is one server for all boxes, `local` and `dummy` are none."""
+"""Kinds of which every box is a new one. Of `remote` all boxes would be one, and `local` is none."""
 _AT_ONCE = 64
 """Most deployments that start or stop at a time."""
 
@@ -62,7 +63,9 @@ def configured(fields: Mapping[str, Any], image: str = "") -> Deploy:
             deployment: AbstractDeployment = asked.get_deployment()  # type: ignore[attr-defined]
         except ImportError as error:
             mend = f"install it with `pip install 'swe-rex[{kind}]'`"
-            raise ConfigError(f"swe-rex deploys to {kind} with `{error.name}`, which is missing; {mend}") from None
+            raise ConfigError(
+                f"swe-rex deploys to {kind} with `{error.name}`, which is missing; {mend}"
+            ) from None
         return deployment
 
     return deploy
@@ -72,7 +75,7 @@ def _validated(model: type[BaseModel], kind: str, given: Mapping[str, Any]) -> B
     place = "`line.sandbox.deployment`"
     for name in given:
         if name not in model.model_fields:
-            close = nearest(name, model.model_fields)
+            close = nearest(name, list(model.model_fields))
             hint = f"; did you mean `{close}`?" if close else f"; it takes {', '.join(model.model_fields)}"
             raise ConfigError(f"{place} of type {kind} has no field `{name}`{hint}")
     try:
@@ -85,7 +88,9 @@ def _validated(model: type[BaseModel], kind: str, given: Mapping[str, Any]) -> B
 
 def _swerex() -> Any:
     """`swerex.deployment`, made safe and quiet. Raises ConfigError when it is not installed."""
-    os.environ.setdefault("SWE_REX_LOG_STREAM_LEVEL", "CRITICAL")  # read on import; else all goes to the screen
+    os.environ.setdefault(
+        "SWE_REX_LOG_STREAM_LEVEL", "CRITICAL"
+    )  # read on import; else all goes to the screen
     try:
         import swerex.deployment.config
         from swerex.runtime.remote import RemoteRuntime
@@ -94,7 +99,7 @@ def _swerex() -> Any:
             f"boxes by swe-rex need the package `{error.name}`; install it with "
             "`pip install 'patchwright[swerex]'`"
         ) from None
-    RemoteRuntime._handle_transfer_exception = _refuse  # type: ignore[method-assign]
+    RemoteRuntime._handle_transfer_exception = _refuse  # type: ignore[method-assign, assignment]
     return swerex.deployment
 
 
@@ -118,7 +123,18 @@ class Machines:
     async def start(self, image: str | None) -> AbstractDeployment:
         """A started one; what did not start is stopped. Raises SandboxError, or ConfigError for what is not
         installed."""
-        return await self._aside(lambda: _start(self._deploy, image))
+        started: list[AbstractDeployment] = []
+
+        async def work() -> AbstractDeployment:
+            started.append(await _start(self._deploy, image))
+            return started[0]
+
+        try:
+            return await self._aside(work)
+        except asyncio.CancelledError:
+            for deployment in started:  # just when it was no longer wanted
+                await self.stop(deployment)
+            raise
 
     async def stop(self, deployment: AbstractDeployment) -> None:
         """Give the machine back. Raises SandboxError; it may be called again then."""
@@ -153,33 +169,39 @@ async def _start(deploy: Deploy, image: str | None) -> AbstractDeployment:
     deployment = None
     try:
         deployment = deploy(image)
-        await deployment.start()
+        await deployment.start()  # type: ignore[no-untyped-call]
         return deployment
     except BaseException as error:
         if deployment is not None:
             with contextlib.suppress(Exception):
                 await _stop(deployment)
         if isinstance(error, Exception) and not isinstance(error, ConfigError | SandboxError):
-            said = " ".join(str(error).split())[:300] or type(error).__name__
-            raise SandboxError(f"swe-rex did not start a box: {said}") from error
+            raise SandboxError(f"swe-rex did not start a box: {_brief(error)}") from error
         raise
 
 
 async def _stop(deployment: AbstractDeployment) -> None:
     """Stop without asking the server in the box, which may be dead, busy or hostile."""
+    from swerex.exceptions import DeploymentNotStartedError
+
     runtime: Any = getattr(deployment, "_runtime", None)
     sandbox: Any = getattr(deployment, "_sandbox", None)
     if runtime is not None:
         runtime.close = _nothing
     try:
-        await deployment.stop()
         if sandbox is not None and type(deployment).__name__ == "ModalDeployment":
             await sandbox.terminate.aio()  # swe-rex 1.4 does so only to a sandbox that has ended already
+        await deployment.stop()  # type: ignore[no-untyped-call]
+    except DeploymentNotStartedError:
+        pass
     except Exception as error:
-        if runtime is None and sandbox is None:
-            return  # of what was never started there is nothing to stop
-        raise SandboxError(f"swe-rex did not stop a box: {' '.join(str(error).split())[:300]}") from error
-    deployment.stop = _nothing  # type: ignore[method-assign]  # its destructor stops once more
+        raise SandboxError(f"swe-rex did not stop a box: {_brief(error)}") from error
+    deployment.stop = _nothing  # type: ignore[method-assign]  # its destructor stops once more, and says so
+    deployment.logger = logging.getLogger(__name__)
+
+
+def _brief(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 async def _nothing() -> None:

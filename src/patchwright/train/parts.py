@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from patchwright.errors import ConfigError, StoreError
+from patchwright.train.checkpoint import being_written
 
 __all__ = ["check_parts", "load_parts", "save_parts", "saved_shapes"]
 
@@ -29,13 +30,13 @@ FILE_BYTES = 2**30
 
 
 def save_parts(folder: Path, state: Mapping[str, Tensor], *, ranks: int) -> None:
-    """Write this rank's part of every tensor, and a share of those that all have whole, into a folder that is
-    there; ends when all ranks have. A collective call.
+    """Write this rank's part of every tensor, and a share of those that all have whole, where `folder` is
+    `being_written`; ends when all ranks have. A collective call.
 
     Raises StoreError when a disk refuses.
     """
     writer = HuggingFaceStorageWriter(
-        str(folder), fqn_to_index_mapping=_files(state, ranks), save_distributed=True
+        str(being_written(folder)), fqn_to_index_mapping=_files(state, ranks), save_distributed=True
     )
     try:
         with _quiet():
@@ -56,9 +57,9 @@ def _files(state: Mapping[str, Tensor], ranks: int) -> dict[str, int]:
 
 
 def check_parts(folder: Path, state: Mapping[str, Tensor]) -> None:
-    """Called when all have written. Raises StoreError when parts of the state are not in the folder."""
+    """Of a folder in which all have written. Raises StoreError when parts of the state are not in it."""
     try:
-        found = saved_shapes(folder)
+        found = saved_shapes(being_written(folder))
     except ConfigError:
         found = {}
     if found != {name: tuple(value.shape) for name, value in state.items()}:

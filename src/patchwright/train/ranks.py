@@ -53,6 +53,10 @@ class Ranks:
 
     rank = 0
     count = 1
+    whole = True
+    """Whether each rank has every parameter as it is, not a part of it."""
+    apart = False
+    """Whether ranks write to disks of their own, and others put together what they wrote."""
 
     def __init__(self, device: str) -> None:
         self.device = device

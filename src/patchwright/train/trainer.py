@@ -29,7 +29,7 @@ from patchwright.errors import ConfigError
 from patchwright.train.algorithm import PolicyLoss
 from patchwright.train.attention import enable_trees
 from patchwright.train.batch import MicroBatch, attempts, dealt, minibatches, normalise
-from patchwright.train.checkpoint import being_written, complete_folder, write_model
+from patchwright.train.checkpoint import complete_folder, write_model
 from patchwright.train.config import LossName, StepMetrics, TrainConfig
 from patchwright.train.lora import Adapter
 from patchwright.train.loss import sft_loss
@@ -69,9 +69,10 @@ class Trainer:
     def __init__(self, model: str | Path, config: TrainConfig, ranks: Ranks | None = None) -> None:
         """Load the Hugging Face folder `model`. Raises ConfigError when it or the device cannot be used."""
         self._ranks = ranks or Ranks(config.device)
-        if self._ranks.count != config.ranks:
+        if self._ranks.count != config.ranks or (config.offload and self._ranks.whole):
             raise ConfigError(
-                f"a `Trainer` is one rank, and `train.ranks` is {config.ranks}; use `TrainerProcess`"
+                "a `Trainer` alone is one rank with all in one place, which is not what `train.ranks` and "
+                "`train.offload` ask for; use `TrainerProcess`"
             )
         torch.set_num_threads(config.threads)
         self.config = config
@@ -82,7 +83,7 @@ class Trainer:
         self.model = self._loaded()
         self._adapter = Adapter(self.model, config.lora) if config.lora else None
         if config.recompute:
-            recompute_layers(self.model)
+            recompute_layers(self.model, to_host=config.offload)
         self._computed = self._ranks.computed(self.model)
         self._optimizer = torch.optim.AdamW(
             self._groups(), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True
@@ -195,9 +196,9 @@ class Trainer:
         self, model: Computed, batch: Batch, *, train_entropy: bool = False
     ) -> tuple[Tensor, Tensor]:
         kind, temperature = torch.device(self._ranks.device).type, self.config.temperature
-        alone = self._ranks.count == 1  # what autocast would keep until the end is a whole model
+        whole = self._ranks.whole  # else what autocast would keep until the end is a whole model
         with torch.autocast(
-            kind, torch.bfloat16, enabled=self.config.dtype == "bfloat16", cache_enabled=alone
+            kind, torch.bfloat16, enabled=self.config.dtype == "bfloat16", cache_enabled=whole
         ):
             return model.logprobs(batch, temperature=temperature, train_entropy=train_entropy)
 
@@ -293,9 +294,9 @@ class Trainer:
         state = {STEPS: torch.tensor([self.steps])} | self._weights() | self._averages(self._optimizer.state)
         with self._written(folder) as beside:
             self._ranks.gathered(None)  # the folder is there
-            save_parts(being_written(folder), state, ranks=self._ranks.count)
-            if beside:
-                check_parts(beside, state)
+            save_parts(folder, state, ranks=self._ranks.count)
+            if beside and not self._ranks.apart:
+                check_parts(folder, state)
         self._ranks.gathered(None)  # and in its place
 
     def _written(self, folder: Path) -> AbstractContextManager[Path | None]:

@@ -38,17 +38,20 @@ class TrainerProcess:
     Example: `async with TrainerProcess(folder, config) as trainer: await trainer.step(rows, loss="sft")`
     """
 
-    def __init__(self, model: Path, config: TrainConfig, workers: Sequence[Worker] = ()) -> None:
+    def __init__(
+        self, model: Path, config: TrainConfig, workers: Sequence[Worker] = (), *, apart: bool = False
+    ) -> None:
         """The ranks are processes of this machine, or the `workers` given: one for each, the first rank's
         first, with a GPU each when `config.device` is `cuda`. They are closed with this one.
 
         Folders are those of the workers' machines: all read `model`, the first writes weights, and all read
-        and write checkpoints, which needs a disk they share. Raises ConfigError when there are more or
-        fewer workers than `config.ranks`.
+        and write checkpoints, which needs a disk they share; with `apart` it is the workers who bring every
+        rank what it reads, and together what ranks wrote. Raises ConfigError when there are more or fewer
+        workers than `config.ranks`.
         """
         if workers and len(workers) != config.ranks:
             raise ConfigError(f"`train.ranks = {config.ranks}` takes as many workers, not {len(workers)}")
-        self._elsewhere = bool(workers)
+        self._elsewhere, self._apart = bool(workers), apart
         self._workers = list[Worker](workers) or [ChildProcess() for _ in range(config.ranks)]
         self._model, self._config = model, config
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -62,11 +65,11 @@ class TrainerProcess:
         return self
 
     async def _load(self) -> None:
-        if len(self._workers) == 1:
+        if len(self._workers) == 1 and not self._config.offload:
             return await self._call(_load, self._model, self._config)
         meeting = await self._meeting()
         await self._gather(
-            worker.call(_load_rank, self._model, self._config, rank, meeting, worker.address)
+            worker.call(_load_rank, self._model, self._config, rank, meeting, worker.address, self._apart)
             for rank, worker in enumerate(self._workers)
         )
         return None
@@ -163,13 +166,15 @@ def _load(model: Path, config: TrainConfig) -> None:
     _trainer = Trainer(model, config)
 
 
-def _load_rank(model: Path, config: TrainConfig, rank: int, meeting: str, address: str) -> None:
+def _load_rank(model: Path, config: TrainConfig, rank: int, meeting: str, address: str, apart: bool) -> None:
     """As `_load`, one of several."""
     from patchwright.train.shards import Shards
     from patchwright.train.trainer import Trainer
 
     global _trainer
-    _trainer = Trainer(model, config, Shards(config, rank=rank, meeting=meeting, address=address))
+    ranks = Shards(config, rank=rank, meeting=meeting, address=address)
+    ranks.apart = apart
+    _trainer = Trainer(model, config, ranks)
 
 
 def _listen(address: str) -> str:

@@ -15,7 +15,7 @@ import ray
 from patchwright.errors import ConfigError, EngineError
 from patchwright.recipes.cluster import ClusterConfig
 
-__all__ = ["LostError", "answer", "connected"]
+__all__ = ["LostError", "answer", "connected", "other"]
 
 
 class LostError(EngineError):
@@ -64,6 +64,11 @@ def _loopback(address: str) -> bool:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
         return address == "localhost"
+
+
+def other(run: str, name: str) -> Any:
+    """Another actor of the run. A handle that an actor began with would be lost to it when Ray starts it again."""
+    return ray.get_actor(f"{run}-{name}")
 
 
 async def answer(call: Any) -> Any:

@@ -8,7 +8,7 @@ the current ones, whoever asks it first.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ import ray
 from patchwright.engine.base import Engine, OnTokens
 from patchwright.engine.replicas import Start
 from patchwright.errors import EngineError
-from patchwright.integrations.ray.connect import LostError, answer
+from patchwright.integrations.ray.connect import LostError, answer, other
 from patchwright.integrations.ray.parcels import Cache, Parcel, pack
 from patchwright.recipes.assembly import LineConfig
 from patchwright.recipes.engines import open_engine
@@ -43,25 +43,26 @@ class Shipment:
 
 
 class Board:
-    """An actor beside the driver that says which weights are current."""
+    """An actor beside the driver that has what actors begin with, as often as Ray starts them: the `model`,
+    its `tokenizer`, and the current `weights`, if they are not the model's."""
 
     def __init__(self) -> None:
-        self._current: Shipment | None = None
+        self._pinned: dict[str, Any] = {}
 
-    def show(self, shipment: Shipment) -> None:
-        """From now on these."""
-        self._current = shipment
+    def pin(self, name: str, what: Any) -> None:
+        """From now on this."""
+        self._pinned[name] = what
 
-    def current(self) -> Shipment | None:
-        """None: those of the model the run began with."""
-        return self._current
+    def pinned(self, name: str) -> Any:
+        """None where nothing was pinned."""
+        return self._pinned.get(name)
 
 
 class EngineActor:
     """An actor with an engine of its machine. Opened by whoever asks first, with the current weights."""
 
-    def __init__(self, line: LineConfig, model: Parcel, board: Any, run: str, cache: str) -> None:
-        self._line, self._model, self._board = line, model, board
+    def __init__(self, line: LineConfig, run: str, cache: str) -> None:
+        self._line, self._board = line, other(run, "board")
         self._cache = Cache(run, cache)
         self._stack = AsyncExitStack()
         self._opening = asyncio.Lock()
@@ -97,10 +98,11 @@ class EngineActor:
         return self._engine
 
     async def _open(self) -> Engine:
-        model = await asyncio.to_thread(self._cache.unpack, self._model)
+        parcel = await answer(self._board.pinned.remote("model"))
+        model = await asyncio.to_thread(self._cache.unpack, parcel)
         engine = await self._stack.enter_async_context(open_engine(model, self._line.engine))
         refuse_truncation(engine, self._line.sampling)
-        while (current := await self._board.current.remote()) is not None and not self._held(current):
+        while (current := await answer(self._board.pinned.remote("weights"))) and not self._held(current):
             await self._bring(engine, current)
         return engine
 
@@ -128,6 +130,13 @@ class Depot:
         self._parcels: dict[str, tuple[Path, Parcel]] = {}
         self._packing = asyncio.Lock()
 
+    async def pin(self, folder: Path, kind: str, *, without: Collection[str] = ()) -> None:
+        """Put a folder on the board, but for files of certain suffixes."""
+        parcel = await (
+            asyncio.to_thread(pack, folder, kind, without=without) if without else self.parcel(folder, kind)
+        )
+        await answer(self._board.pin.remote(kind, parcel))
+
     async def parcel(self, folder: Path, kind: str) -> Parcel:
         """A folder, which must not change any more. Raises StoreError when it cannot be read."""
         async with self._packing:
@@ -142,7 +151,7 @@ class Depot:
     async def ship(self, weights: Weights) -> Shipment:
         """Weights for the engines; actors that start from now on begin with them."""
         shipment = Shipment(version=weights.version, parcel=await self.parcel(Path(weights.path), "weights"))
-        await answer(self._board.show.remote(shipment))
+        await answer(self._board.pin.remote("weights", shipment))
         return shipment
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from patchwright.engine.replicas import Replicas
 from patchwright.errors import InfraError, PatchwrightError
-from patchwright.integrations.ray.connect import LostError, answer
+from patchwright.integrations.ray.connect import LostError, answer, other
 from patchwright.integrations.ray.engines import starts
-from patchwright.integrations.ray.parcels import Cache, Parcel
+from patchwright.integrations.ray.parcels import Cache
 from patchwright.recipes.agents import open_agent
 from patchwright.recipes.assembly import LineConfig, open_boxes, open_line
 from patchwright.render import Renderer
@@ -46,10 +46,9 @@ class Made:
 class Roller:
     """An actor that makes attempts, as many at a time as it is asked for. Opened by whoever asks first."""
 
-    def __init__(
-        self, line: LineConfig, tokenizer: Parcel, engines: Sequence[Any], run: str, cache: str
-    ) -> None:
-        self._config, self._tokenizer, self._engines = line, tokenizer, engines
+    def __init__(self, line: LineConfig, engines: int, run: str, cache: str) -> None:
+        self._config, self._board = line, other(run, "board")
+        self._engines = [other(run, f"engine-{number}") for number in range(engines)]
         self._cache = Cache(run, cache)
         self._stack = AsyncExitStack()
         self._opening = asyncio.Lock()
@@ -76,7 +75,8 @@ class Roller:
 
     async def _open(self) -> Line:
         config, stack = self._config, self._stack
-        folder = await asyncio.to_thread(self._cache.unpack, self._tokenizer)
+        parcel = await answer(self._board.pinned.remote("tokenizer"))
+        folder = await asyncio.to_thread(self._cache.unpack, parcel)
         agent = await stack.enter_async_context(open_agent(config.agent))
         backend = await stack.enter_async_context(open_boxes(config.sandbox))
         engine = await Replicas.open(starts(self._engines))

@@ -8,6 +8,7 @@ for every machine, and actors in it.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -18,13 +19,14 @@ import ray
 from ray.util import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
+from patchwright.engine.config import EngineConfig
 from patchwright.engine.replicas import Replicas
 from patchwright.errors import ConfigError, EngineError
 from patchwright.integrations.ray.connect import answer, connected
 from patchwright.integrations.ray.engines import Board, Depot, EngineActor, starts
-from patchwright.integrations.ray.parcels import pack
 from patchwright.integrations.ray.ranks import RankActor, crew
 from patchwright.integrations.ray.rollouts import RayLine, Roller
+from patchwright.recipes.assembly import LineConfig
 from patchwright.recipes.cluster import ClusterConfig, place
 from patchwright.recipes.site import OpenSite, Site, Wanted
 from patchwright.train.process import WorkerDiedError
@@ -79,15 +81,27 @@ def open_ray(cluster: ClusterConfig) -> OpenSite:
 @asynccontextmanager
 async def _open(cluster: ClusterConfig, wanted: Wanted) -> AsyncIterator[Site]:
     taken = seats(cluster, wanted.train.ranks)
-    _refuse_wide(cluster, wanted)
+    _refuse_unplaced(cluster, wanted.line.engine, taken)
     async with AsyncExitStack() as stack:
         run = await stack.enter_async_context(connected(cluster))
         room = await stack.enter_async_context(_placed(cluster, taken))
         yield await _Opening(cluster, wanted, taken, run, room, stack).site()
 
 
-def _refuse_wide(cluster: ClusterConfig, wanted: Wanted) -> None:
-    if cluster.tensor_parallel > 1 and wanted.line.engine.use == "local":
+def _refuse_unplaced(cluster: ClusterConfig, engine: EngineConfig, taken: Sequence[Seat]) -> None:
+    """Raises ConfigError for engines that cannot be where they are to be."""
+    crowd = Counter(seat.machine for seat in taken if seat.kind == "engine")
+    if engine.replicas > 1:
+        raise ConfigError(
+            f"`line.engine.replicas` is {engine.replicas}: on Ray every replica has its place; leave it out "
+            "and set `cluster.engines`"
+        )
+    if engine.urls and max(crowd.values()) > 1:
+        raise ConfigError(
+            "`line.engine.url` is the address of one server on every machine, and there are more engines than "
+            "machines; set `line.engine.python` instead to have them started, or lower `cluster.engines`"
+        )
+    if cluster.tensor_parallel > 1 and engine.use == "local":
         raise ConfigError(
             f"`cluster.tensor_parallel` is {cluster.tensor_parallel}, and the local engine has one GPU; set "
             "it to 1, or use `vllm` or `sglang`"
@@ -107,8 +121,8 @@ async def _placed(cluster: ClusterConfig, taken: Sequence[Seat]) -> AsyncIterato
             has = {"CPU": 0.0, "GPU": 0.0} | ray.cluster_resources()  # type: ignore[no-untyped-call]
             raise ConfigError(
                 f"the Ray cluster has had no room for {bundles} (a machine each) for "
-                f"{cluster.placement_seconds:g} s; it has {has['CPU']:g} CPUs and {has['GPU']:g} GPUs together: "
-                "add machines, or lower `cluster.engines`, `cluster.drivers` or `train.ranks`"
+                f"{cluster.placement_seconds:g} s; it has {has['CPU']:g} CPUs and {has['GPU']:g} GPUs: add "
+                "machines, or lower `cluster.engines`, `cluster.drivers` or `train.ranks`"
             )
         yield lambda seat: PlacementGroupSchedulingStrategy(
             placement_group=group, placement_group_bundle_index=used.index(seat.machine)
@@ -131,7 +145,7 @@ class _Opening:
     wanted: Wanted
     taken: Sequence[Seat]
     run: str
-    """Names the caches of this run."""
+    """Begins the names of its actors, and names its caches."""
     room: Callable[[Seat], Any]
     stack: AsyncExitStack
 
@@ -140,21 +154,22 @@ class _Opening:
         wanted = self.wanted
         board = self._board()
         depot = Depot(board)
-        model = await depot.parcel(wanted.model, "model")
+        await depot.pin(wanted.model, "model")
+        await depot.pin(wanted.model, "tokenizer", without=_WEIGHTS)
         most = wanted.line.concurrency + _ROOM
         lives = {"max_restarts": -1, "max_concurrency": most}
         where = (self.run, self.cluster.cache)
         engines = [
-            self._actor(EngineActor, seat, lives, wanted.line, model, board, *where)
-            for seat in self._of("engine")
+            self._actor(
+                EngineActor, seat, lives | {"name": f"{self.run}-engine-{number}"}, self._line, *where
+            )
+            for number, seat in enumerate(self._of("engine"))
         ]
         engine = await Replicas.open(starts(engines, depot), say=wanted.say)
         self.stack.push_async_callback(engine.close)
         self.stack.push_async_callback(_end, engines)  # before `close`, which would have them started again
-        tokenizer = await asyncio.to_thread(pack, wanted.model, "tokenizer", without=_WEIGHTS)
         rollers = [
-            self._actor(Roller, seat, lives, wanted.line, tokenizer, engines, *where)
-            for seat in self._of("driver")
+            self._actor(Roller, seat, lives, self._line, len(engines), *where) for seat in self._of("driver")
         ]
         self.stack.push_async_callback(_end, rollers)
         line = RayLine(rollers, keep=wanted.keep, say=wanted.say)
@@ -164,13 +179,22 @@ class _Opening:
             line=line, engine=engine, trainer=lambda: self._trainer(depot), restarts=self.cluster.restarts
         )
 
+    @property
+    def _line(self) -> LineConfig:
+        """For an actor: one engine, on the GPUs Ray gives it."""
+        line, gpus = self.wanted.line, self.cluster.tensor_parallel if self.cluster.gpus_per_node else 0
+        started = line.engine.use != "local" and not line.engine.urls
+        engine = line.engine.model_copy(update={"gpus": gpus} if started else {})
+        return line.model_copy(update={"engine": engine})
+
     def _of(self, kind: str) -> list[Seat]:
         return [seat for seat in self.taken if seat.kind == kind]
 
     def _board(self) -> Any:
         """Beside the driver: it is needed as long as that one, and no longer."""
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        return ray.remote(Board).options(num_cpus=0, scheduling_strategy=here).remote()
+        name = f"{self.run}-board"
+        return ray.remote(Board).options(num_cpus=0, scheduling_strategy=here, name=name).remote()
 
     def _actor(self, kind: type[Any], seat: Seat, options: Mapping[str, Any], *args: Any) -> Any:
         made = ray.remote(kind).options(
@@ -183,9 +207,9 @@ class _Opening:
         """The trainer over new actors."""
         actors = [self._actor(RankActor, seat, {}, self.run, self.cluster.cache) for seat in self._of("rank")]
         try:
-            async with TrainerProcess(
-                self.wanted.model, self.wanted.train, await crew(actors, depot)
-            ) as trainer:
+            workers = await crew(actors, depot)
+            model, config = self.wanted.model, self.wanted.train
+            async with TrainerProcess(model, config, workers, apart=True) as trainer:
                 yield trainer
         except WorkerDiedError as error:
             raise EngineError("the trainer's actors did not start") from error
