@@ -35,7 +35,7 @@ unit: $(VENV)/dev
 e2e: $(VENV)/dev
 	$(BIN)/pytest $(TOGETHER) -m e2e
 
-# A real vLLM (its CPU build, 6 GB) in an environment of its own, and the tests that need one.
+# A real vLLM (its CPU build, 3.5 GB) in an environment of its own, and the tests that need one.
 vllm: $(VENV)/dev
 	PYTHON=$(PYTHON) bash tests/vllm_environment.sh $(VENV)/vllm
 	PATCHWRIGHT_VLLM=$(abspath $(VENV)/vllm/bin/python) $(BIN)/pytest -m vllm tests/engine

@@ -26,6 +26,8 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
+        if self.path == "/openapi.json":
+            return self.answer({"paths": {"/pause": {"post": {"parameters": ["keep"]}}}})
         model = {"id": flags["--served-model-name"], "max_model_len": 4000}
         self.answer(self.allowed() or {"data": [model]})
 

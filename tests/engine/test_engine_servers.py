@@ -137,6 +137,11 @@ class Server:
         fits = not self.held or "keep" in request.query_string or body.get("mode") == "retract"
         return web.json_response({"status": "ok"}, status=200 if fits else 400)
 
+    async def calls(self, request: web.Request) -> web.Response:
+        modes = ["abort", "wait", "keep"] if self.holds else []
+        mode = {"name": "mode", "in": "query", "schema": {"enum": modes, "type": "string"}}
+        return web.json_response({"paths": {"/pause": {"post": {"parameters": [mode]}}}})
+
     async def update(self, request: web.Request) -> web.Response:
         await self._asked(request)
         done = {"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0}
@@ -150,6 +155,7 @@ async def serving(server: Server):
     app.router.add_post("/v1/completions", server.completions)
     app.router.add_post("/generate", server.generate)
     app.router.add_get("/server_info", server.info)
+    app.router.add_get("/openapi.json", server.calls)
     app.router.add_post("/collective_rpc", server.rpc)
     app.router.add_post("/reset_prefix_cache", server.reset)
     app.router.add_post("/update_weights_from_disk", server.update)
@@ -296,6 +302,18 @@ def test_a_server_is_held_while_it_takes_weights_and_goes_on_whatever_happens(cl
         assert not server.held and server.asked[-1][0] == paths[-1]
 
     talk(cls, test, lambda: Server(holds=True))
+
+
+def test_a_vllm_that_would_abort_is_not_held(tmp_path):
+    class Old(Server):
+        async def hold(self, request: web.Request) -> web.Response:
+            raise AssertionError("its pause aborts")
+
+    async def test(engine, server):
+        await engine.load(Weights(version=3, path=str(tmp_path)))
+        assert engine.version == 3
+
+    talk(VllmEngine, test, Old)
 
 
 @BOTH

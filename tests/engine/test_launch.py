@@ -22,6 +22,8 @@ from patchwright.engine.launch import Place, launcher, require_python, sglang_or
 from patchwright.engine.replicas import Bounds, Replicas
 from patchwright.errors import ConfigError, EngineError
 from patchwright.recipes.engines import open_engine, starts
+from patchwright.recipes.rl import MAY_CHANGE
+from patchwright.store import Run
 from patchwright.types import Sampling, Weights
 
 ROOT = Path(__file__).parents[2]
@@ -202,6 +204,19 @@ def test_one_endpoint_over_servers_and_ctrl_c_leaves_nothing(config, make_model,
 def test_a_python_without_the_server_is_a_mistake_of_the_configuration(options, word):
     with pytest.raises(ConfigError, match=word):
         require_python(EngineConfig(use="vllm", **options))
+
+
+def test_a_resumed_run_may_have_its_engines_elsewhere(tmp_path):
+    def opened(**engine):
+        given = {"line": {"engine": EngineConfig(use="vllm", **engine).model_dump(mode="json")}}
+        with Run.create_or_open(tmp_path / "run", given, may_change=MAY_CHANGE) as run:
+            run.mark("rl", 1)
+
+    opened(url="http://127.0.0.1:1")
+    opened(url=["http://127.0.0.1:2", "http://127.0.0.1:3"])
+    opened(python="/opt/vllm/bin/python", replicas=4, gpus=2)
+    with pytest.raises(ConfigError, match="dtype"):
+        opened(dtype="bfloat16")
 
 
 def test_addresses_and_replicas_are_either_or():

@@ -58,6 +58,7 @@ def machines(count: int, *, cpus: int = 8) -> Iterator[Machines]:
     before = dict(os.environ)
     os.environ |= {"RAY_TMPDIR": folder, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "TMPDIR": folder}
+    _forget()
     try:
         made = Machines(count, cpus)
         try:
@@ -67,7 +68,15 @@ def machines(count: int, *, cpus: int = 8) -> Iterator[Machines]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+        _forget()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _forget() -> None:
+    """Ray reads its environment once, when it is imported."""
+    from ray._private.authentication_test_utils import reset_auth_token_state
+
+    reset_auth_token_state()
 
 
 def actors(name: str) -> list[psutil.Process]:

@@ -7,13 +7,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-from tests.e2e.test_kill_rl import ALGORITHM, attempts, trained_in, weights
+from tests.e2e.conftest import PATCHWRIGHT
+from tests.e2e.test_kill_rl import ALGORITHM, attempts, finish, kill_when, trained_in, weights
 from tests.integrations.ray_cluster import Machines, actors, leftovers, machines
-from tests.recipes.rl_parts import SETTINGS, write_model, write_small_tasks
+from tests.recipes.rl_parts import SETTINGS, toml, write_model, write_small_tasks
 
+from patchwright.errors import ConfigError
+from patchwright.recipes.cluster import ClusterConfig
 from patchwright.recipes.progress import View
 from patchwright.recipes.rl import policy_samples, run_rl
 from patchwright.recipes.settings import Settings
@@ -29,33 +33,24 @@ def cluster() -> Iterator[Machines]:
         yield made
 
 
-def settings(cluster: Machines, *, ranks: int = 1, **rl: object) -> Settings:
+def tables(cluster: Machines, *, ranks: int = 1, **rl: object) -> dict[str, dict[str, Any]]:
+    """A configuration of one engine and one driver on each machine."""
     train = {**SETTINGS["rl"]["train"], "device": "cpu", "ranks": ranks}
-    return Settings.model_validate(
-        {
-            "rl": {**SETTINGS["rl"], "algorithm": ALGORITHM, **rl, "train": train},
-            "line": {**SETTINGS["line"], "engine": {"cache_mb": 0}},
-            "cluster": {
-                "use": "ray",
-                "address": cluster.address,
-                "nodes": 2,
-                "gpus_per_node": 0,
-                "engines": 2,
-            },
-        }
-    )
+    place = {"use": "ray", "address": cluster.address, "nodes": 2, "gpus_per_node": 0, "engines": 2}
+    return {
+        "rl": {**SETTINGS["rl"], "algorithm": ALGORITHM, **rl, "train": train},
+        "line": {**SETTINGS["line"], "engine": {"cache_mb": 0}},
+        "cluster": place,
+    }
 
 
-def run(config: Settings, folder: Path) -> None:
-    """`train rl` on the cluster, driven from this process."""
-    from patchwright.integrations.ray.site import open_ray
-
-    model, tasks = write_model(folder.with_name("v0")), write_small_tasks(folder.with_suffix(".jsonl"))
-    asyncio.run(run_rl(config.rl, config.line, tasks, model, folder, View(), site=open_ray(config.cluster)))
+def start(folder: Path) -> tuple[Path, Path]:
+    """A model and tasks beside a run's folder."""
+    return write_model(folder.with_name("v0")), write_small_tasks(folder.with_suffix(".jsonl"))
 
 
 def retrained(config: Settings, folder: Path, steps: int) -> list[str]:
-    """The groups that were trained; what they, each once and in this order, make of the model is in `again`."""
+    """The groups that were trained; what they, once each, in order, make of the model is in `again`."""
     trainer, groups = Trainer(folder.with_name("v0"), config.rl.train.model_copy(update={"ranks": 1})), []
     for step in range(1, steps + 1):
         batch = trained_in(folder, step)
@@ -69,10 +64,17 @@ def retrained(config: Settings, folder: Path, steps: int) -> list[str]:
 
 
 def test_two_steps_over_two_machines_that_share_no_disk(cluster: Machines, tmp_path: Path):
+    """By the command; its driver is killed on the way, and the same command goes on."""
     from safetensors.numpy import load
 
-    config, folder = settings(cluster, ranks=2), tmp_path / "run"
-    run(config, folder)
+    given, folder = tables(cluster, ranks=2), tmp_path / "run"
+    (model, tasks), file = start(folder), tmp_path / "rl.toml"
+    file.write_text("\n".join(f"{key} = {toml(value)}" for key, value in given.items()))
+    words = ["train", "rl", "--model", model, "--tasks", tasks, "--run", folder, "--config", file]
+    command = [str(PATCHWRIGHT), *map(str, words)]
+    kill_when(command, lambda: attempts(folder, 1) >= 1)
+    finish(command)
+    config = Settings.model_validate(given)
     assert len(retrained(config, folder, 2)) == 4
     ours, again = load(weights(folder, 2)), load((tmp_path / "again" / "model.safetensors").read_bytes())
     assert all(abs(ours[name] - again[name]).max() < 1e-5 for name in again), "two ranks compute as one"
@@ -99,7 +101,10 @@ class Killer(threading.Thread):
 
 
 def test_a_run_survives_the_loss_of_everything_but_its_driver(cluster: Machines, tmp_path: Path):
-    config, folder = settings(cluster, steps=4), tmp_path / "run"
+    from patchwright.integrations.ray.site import open_ray
+
+    config, folder = Settings.model_validate(tables(cluster, steps=4)), tmp_path / "run"
+    model, tasks = start(folder)
     killer = Killer(
         (lambda: attempts(folder, 1) >= 1, lambda: kill(actors("Roller")[0])),
         (lambda: attempts(folder, 2) >= 1, lambda: kill(actors("EngineActor")[0])),
@@ -107,7 +112,8 @@ def test_a_run_survives_the_loss_of_everything_but_its_driver(cluster: Machines,
         (lambda: attempts(folder, 4) >= 1, lambda: kill(actors("RankActor")[0].parent())),  # a machine
     )
     killer.start()
-    run(config, folder)
+    site = open_ray(config.cluster)
+    asyncio.run(run_rl(config.rl, config.line, tasks, model, folder, View(), site=site))
     assert killer.done == 4, "all was killed while it ran"
     groups = retrained(config, folder, 4)
     assert len(groups) == len(set(groups)) == 8
@@ -115,3 +121,17 @@ def test_a_run_survives_the_loss_of_everything_but_its_driver(cluster: Machines,
     with Run.open(folder) as made:
         assert [mark.step for mark in made.marks("rl")] == [1, 2, 3, 4]
         assert sorted(groups) == sorted({entry.group for entry in made.entries(stage="rl")})
+
+
+def test_a_cluster_that_lets_everybody_in_is_refused(cluster: Machines, monkeypatch: pytest.MonkeyPatch):
+    """What says that it has tokens is the environment, the same for all that join."""
+    from patchwright.integrations.ray.connect import connected
+
+    async def join(**given: object) -> str:
+        async with connected(ClusterConfig(use="ray", address=cluster.address, **given)) as job:
+            return job
+
+    monkeypatch.delenv("RAY_AUTH_MODE")
+    with pytest.raises(ConfigError, match="RAY_AUTH_MODE=token"):
+        asyncio.run(join())
+    assert asyncio.run(join(open_network=True)).startswith("job-")

@@ -150,7 +150,8 @@ def test_what_is_mounted_into_a_box_is_neither_copied_nor_removed(servers):
         mounted = await box.exec("mkdir ~/cache && mount -t tmpfs none ~/cache && touch ~/cache/shared ~/own")
         fork = await box.fork()
         await box._ask({"op": "restore"}, tar_of({}))
-        return mounted, (await fork.exec("ls ~ ~/cache")).output, (await box.exec("ls ~ ~/cache")).output
+        shown = [await one.exec("ls ~ ~/cache", cwd="/") for one in (fork, box)]
+        return mounted, *(result.output for result in shown)
 
     mounted, fork, box = run(servers, work)
     assert mounted.code == 0, mounted.output

@@ -3,21 +3,27 @@
 import asyncio
 import base64
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from aiohttp import web
 from swerex.deployment.abstract import AbstractDeployment
 from swerex.deployment.remote import RemoteDeployment
 
-from patchwright.config import load_config
+from patchwright.config import Config, load_config
 from patchwright.errors import ConfigError, SandboxError
 from patchwright.recipes.assembly import SandboxConfig, open_boxes
 from patchwright.sandbox.base import BoxSpec
 from patchwright.sandbox.swerex import SwerexBackend
 from patchwright.sandbox.swerex_calls import program
 from patchwright.sandbox.swerex_deploy import Machines, configured
+
+
+class Boxes(Config):
+    sandbox: SandboxConfig = SandboxConfig()
 
 
 def opened(*settings):
@@ -59,6 +65,17 @@ def test_the_image_is_the_tasks_or_the_default():
     deploy = configured({"type": "docker", "pull": "never"}, "default:1")
     images = [deploy(image)._config.image for image in (None, "task:1")]
     assert images == ["default:1", "task:1"]
+
+
+def test_the_configuration_of_the_docs_is_one(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "fleet.md").read_text()
+    part = page[page.index("## Boxes in a cloud") :]
+    (tmp_path / "line.toml").write_text(part.split("```toml\n")[1].split("```")[0].replace("line.", ""))
+    config = load_config(Boxes, tmp_path / "line.toml").sandbox
+    assert (config.use, config.image) == ("swerex", "python:3.12")
+    configured(config.deployment, config.image)
+    settings = [word.strip("'") for word in re.findall(r"-s ('.*?'|[^ `]+)", part)]
+    assert settings[0] == "image=IMAGE" and opened(*settings) == "swerex"
 
 
 MISSING = """

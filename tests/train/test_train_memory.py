@@ -68,16 +68,34 @@ def test_logits_of_a_long_row_are_never_whole_and_the_result_is_the_same(model_f
 
 
 def test_a_long_row_and_a_long_tree_never_make_a_whole_mask_or_all_scores(model_folder):
-    """16,384 tokens, alone and as two rows that share half of it; a mask would have 2^28 elements."""
-    model, row = load_model(model_folder), long_row(16_384)
+    """4,096 tokens, alone and as two rows that share half of them; a mask would have 2^24 elements."""
+    model, row = load_model(model_folder), long_row(4096)
     enable_trees(model)
-    two = [long_row(12_288), replace(long_row(12_288), token_ids=row.token_ids[:8192] + (3,) * 4096)]
+    two = [long_row(3072), replace(long_row(3072), token_ids=row.token_ids[:2048] + (3,) * 1024)]
     forest = Forest.of([one.token_ids for one in two])
-    assert len(forest) == 16_384
+    assert len(forest) == 4096
     for batch in (collate([row]), collate(two, forest=forest)):
         with Largest() as seen:
             loss_of(model, batch, 64 * VOCABULARY)
-        assert seen.elements <= STRETCH * 16_384, "a stretch of queries sees all keys, and no more do"
+        assert seen.elements <= 2 * STRETCH * 4096, "a stretch of queries sees all keys, and no more do"
+
+
+def test_masks_of_a_long_tree_are_kept_once(model_folder):
+    """Not one for each stretch of queries, nor a copy for each layer's way back."""
+    trunk = tuple(range(3, 203)) * 10
+    rows = [replace(long_row(3000), token_ids=trunk + (end,) * 1000) for end in (4, 5, 6)]
+    forest, held = Forest.of([row.token_ids for row in rows]), {}
+    model = load_model(model_folder)
+    enable_trees(model)
+
+    def pack(tensor):
+        if tensor.dim() > 1 and tensor.shape[-1] > 2000 and not tensor.requires_grad:
+            held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        logprobs(model, collate(rows, forest=forest))
+    assert held and sum(held.values()) <= 1.1 * 4 * STRETCH * (3000 + STRETCH)
 
 
 def kept_for_backward(trainer, batch):

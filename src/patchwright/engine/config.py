@@ -64,6 +64,8 @@ class EngineConfig(LocalEngineConfig):
     """Servers that are started: the folder of their logs."""
     start_seconds: float = Field(default=900.0, gt=0)
     """Servers that are started: what one may take until it answers."""
+    load_seconds: float = Field(default=300.0, gt=0)
+    """Of several engines: what each may take to load weights; past it, it is taken out and started again."""
     key_env: str = ""
     """Servers only: the environment variable that holds their key, if they want one."""
     header_env: dict[str, str] = Field(default_factory=dict)

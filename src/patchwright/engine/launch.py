@@ -96,8 +96,10 @@ class Server:
             self._process.wait()
 
     def _tail(self) -> str:
-        text = self.log.read_bytes()[-4 * _TAIL :].decode(errors="replace").strip()
-        return f"{' '.join(text[-_TAIL:].split())} ({self.log})"
+        with self.log.open("rb") as log:
+            log.seek(max(0, self.log.stat().st_size - _TAIL))
+            text = log.read().decode(errors="replace")
+        return f"{' '.join(text.split())} ({self.log})"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -39,10 +39,10 @@ class Replicas:
         starts: Sequence[Start],
         *,
         bounds: Bounds | None = None,
-        say: Callable[[str], None] = _log.warning,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         self._bounds = bounds or Bounds()
-        self._say = say
+        self._say = say or _log.warning
         self._replicas = [Replica(f"replica {number}", start) for number, start in enumerate(starts)]
         self._router = Router()
         self._goal: Weights | None = None
@@ -59,9 +59,9 @@ class Replicas:
         starts: Sequence[Start],
         *,
         bounds: Bounds | None = None,
-        say: Callable[[str], None] = _log.warning,
+        say: Callable[[str], None] | None = None,
     ) -> Self:
-        """Start all at once. `say` is told in a sentence of every replica that is lost, and that is back.
+        """Start all at once. `say`, else the log, is told of every replica that is lost, and that is back.
 
         One that does not start is tried again in the background. Raises EngineError when none starts, and
         ConfigError when one says that the configuration is wrong.

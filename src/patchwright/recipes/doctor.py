@@ -45,7 +45,7 @@ class Finding:
 async def diagnose(folder: Path) -> list[Finding]:
     """Look at the machine; runs are to be written below `folder`. Nothing is raised."""
     looks: list[Callable[[], Finding]] = [
-        _python, _git, _memory, _ports, _torch, _transformers, _docker, _systemd, _user_namespaces
+        _python, _git, _memory, _ports, _torch, _transformers, _ray, _docker, _systemd, _user_namespaces
     ]  # fmt: skip
     return [*(look() for look in looks), _disk(folder), *await _boxes()]
 
@@ -91,6 +91,14 @@ def _torch() -> Finding:
 
 def _transformers() -> Finding:
     return _package("transformers", "", "pip install 'patchwright[local]'")
+
+
+def _ray() -> Finding:
+    try:
+        return Finding(name="ray", ok=True, detail=importlib.metadata.version("ray"), needed=False)
+    except importlib.metadata.PackageNotFoundError:
+        mend = "only for `[cluster] use = \"ray\"`: pip install 'patchwright[ray]'"
+        return Finding(name="ray", ok=False, detail="not installed", mend=mend, needed=False)
 
 
 def _package(name: str, more: str, mend: str) -> Finding:

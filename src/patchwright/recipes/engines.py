@@ -18,7 +18,11 @@ from patchwright.engine.sglang import SglangEngine
 from patchwright.engine.vllm import VllmEngine
 from patchwright.errors import ConfigError
 
-__all__ = ["open_engine", "starts"]
+__all__ = ["PLACES", "open_engine", "starts"]
+
+_WHERE = ("url", "replicas", "python", "gpus", "logs", "start_seconds", "load_seconds")
+PLACES = tuple(f"line.engine.{name}" for name in _WHERE)
+"""What says where engines are and how many, not what they sample: a resumed run may be given others."""
 
 _SERVERS: dict[str, type[HttpEngine]] = {"vllm": VllmEngine, "sglang": SglangEngine}
 
@@ -48,10 +52,8 @@ async def _engine(
         return await found[0]()
     if not config.urls and config.use in _SERVERS:
         await asyncio.to_thread(require_python, config)
-    bounds = Bounds(start=config.start_seconds)
-    return await (
-        Replicas.open(found, bounds=bounds, say=say) if say else Replicas.open(found, bounds=bounds)
-    )
+    bounds = Bounds(start=config.start_seconds, load=config.load_seconds)
+    return await Replicas.open(found, bounds=bounds, say=say)
 
 
 def starts(model: Path, config: EngineConfig, *, updates: bool = True) -> list[Start]:

@@ -27,6 +27,7 @@ from patchwright.metrics import Metrics
 from patchwright.recipes.artefacts import keep_files, safe_name
 from patchwright.recipes.assembly import LineConfig
 from patchwright.recipes.cheats import attempted_cheats
+from patchwright.recipes.engines import PLACES
 from patchwright.recipes.idle import Idle, WatchedEngine
 from patchwright.recipes.parity import (
     check_drift,
@@ -58,7 +59,8 @@ __all__ = ["MAY_CHANGE", "RlConfig", "choose", "policy_rewards", "policy_samples
 
 _JUDGE = ("base_url", "api_key_env", "concurrency", "request_timeout", "patience")
 _WAITS = ("rl.straggler_seconds", "rl.max_load_seconds")
-MAY_CHANGE = ("rl.steps", "line.concurrency", *_WAITS, *(f"rl.scores.judge.{name}" for name in _JUDGE))
+_JUDGES = tuple(f"rl.scores.judge.{name}" for name in _JUDGE)
+MAY_CHANGE = ("rl.steps", "line.concurrency", *PLACES, *_WAITS, *_JUDGES)
 """What a resumed run may be given anew."""
 
 

@@ -9,23 +9,29 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from pathlib import Path
 
 MARK = "PATCHWRIGHT_COMMAND"
 """The variable: a name of the box, a colon, a number and a colon."""
 _ROUNDS = 20
+_PAUSE = 0.01
+"""Seconds in which a process gets through `execve`, in whose midst it shows no environment."""
 
 
 def kill_marked(mark: str) -> None:
     """Kill the processes whose environment says `mark`, until there are none (Linux only)."""
     wanted = f"{MARK}={mark}".encode()
     for _ in range(_ROUNDS):
-        victims = [pid for pid in _pids() if any(e.startswith(wanted) for e in _variables(pid))]
-        if not victims:
-            return
+        seen = {pid: _environment(pid) for pid in _pids()}
+        victims = [pid for pid, text in seen.items() if b"\0" + wanted in b"\0" + text]
         for pid in victims:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+        if not victims:
+            if not any(_has_program(pid) for pid, text in seen.items() if not text):
+                return
+            time.sleep(_PAUSE)
 
 
 def _pids() -> list[int]:
@@ -33,8 +39,19 @@ def _pids() -> list[int]:
     return [int(entry.name) for entry in proc.iterdir() if entry.name.isdigit()] if proc.is_dir() else []
 
 
-def _variables(pid: int) -> list[bytes]:
+def _environment(pid: int) -> bytes:
+    """Its variables, each ended by a NUL; empty for one that is dead, of another user, or between two
+    programs."""
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
-        return []
+        return b""
+
+
+def _has_program(pid: int) -> bool:
+    """Whether it is alive and of this user, and no thread of the kernel."""
+    try:
+        os.readlink(f"/proc/{pid}/exe")  # noqa: PTH115
+    except OSError:
+        return False
+    return True

@@ -94,8 +94,8 @@ def dealt(
 
 
 def _even(samples: Sequence[Sample], max_tokens: int, *, share: bool, ranks: int) -> int:
-    """The size of micro-batches, `max_tokens` at most, that keeps all ranks busiest: of some smaller ones, and
-    of those that share the tokens out in as many rounds, or in one more."""
+    """The size of micro-batches, `max_tokens` at most, that keeps all ranks busiest: of some smaller ones,
+    and of those that share the tokens out in as many rounds, or in one more."""
     sizes = {max_tokens: _sizes(samples, max_tokens, share=share)}
     rounds = math.ceil(len(sizes[max_tokens]) / ranks)
     if not 0 < rounds <= FEW:

@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import logging
 import os
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,6 +19,10 @@ from patchwright.recipes.cluster import ClusterConfig
 __all__ = ["LostError", "answer", "connected", "other"]
 
 
+_PATIENCE = 10.0
+"""Seconds a connection may take."""
+
+
 class LostError(EngineError):
     """An actor is gone, or its machine; Ray may be starting it again."""
 
@@ -28,6 +33,7 @@ async def connected(cluster: ClusterConfig) -> AsyncIterator[str]:
 
     Raises ConfigError when there is none, when its versions are not ours, or when it lets everybody in.
     """
+    _refuse_absent(cluster.address)
     try:
         ray.init(
             address=cluster.address, log_to_driver=False, logging_level=logging.ERROR, namespace="patchwright"
@@ -43,6 +49,19 @@ async def connected(cluster: ClusterConfig) -> AsyncIterator[str]:
         yield f"job-{ray.get_runtime_context().get_job_id()}-{os.getpid()}"
     finally:
         ray.shutdown()
+
+
+def _refuse_absent(address: str) -> None:
+    """Raises ConfigError where Ray would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if address == "auto":
+        return
+    try:
+        if "/" in host or not host or not port.isdecimal():
+            raise ValueError("that is not HOST:PORT; from outside the cluster, use `ray job submit`")
+        socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"no Ray cluster can be joined at `cluster.address` {address!r}: {error}") from None
 
 
 def _refuse_strangers(cluster: ClusterConfig) -> None:
@@ -67,7 +86,7 @@ def _loopback(address: str) -> bool:
 
 
 def other(run: str, name: str) -> Any:
-    """Another actor of the run. A handle that an actor began with would be lost to it when Ray starts it again."""
+    """Another actor of the run, by name: a handle given at the start might be gone when Ray restarts one."""
     return ray.get_actor(f"{run}-{name}")
 
 

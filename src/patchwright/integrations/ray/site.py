@@ -98,8 +98,8 @@ def _refuse_unplaced(cluster: ClusterConfig, engine: EngineConfig, taken: Sequen
         )
     if engine.urls and max(crowd.values()) > 1:
         raise ConfigError(
-            "`line.engine.url` is the address of one server on every machine, and there are more engines than "
-            "machines; set `line.engine.python` instead to have them started, or lower `cluster.engines`"
+            "`line.engine.url` is the address of one server on every machine, and there are more engines "
+            "than machines; set `line.engine.python` instead to have them started, or lower `cluster.engines`"
         )
     if cluster.tensor_parallel > 1 and engine.use == "local":
         raise ConfigError(
