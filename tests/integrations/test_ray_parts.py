@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,8 +17,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from patchwright.cli.app import app
+from patchwright.config import load_config
 from patchwright.errors import ConfigError, EngineError
 from patchwright.recipes.cluster import ClusterConfig
+from patchwright.recipes.settings import Settings
 
 
 def seats(cluster: ClusterConfig, ranks: int):
@@ -80,6 +84,41 @@ def test_a_cluster_that_is_not_there_is_told_at_once(address, told):
 
     with pytest.raises(ConfigError, match=told):
         asyncio.run(join())
+
+
+def test_a_cluster_that_lets_everybody_in_is_refused(monkeypatch: pytest.MonkeyPatch):
+    from patchwright.integrations.ray.connect import refuse_strangers
+
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    refuse_strangers(["127.0.0.1"])
+    with pytest.raises(ConfigError, match="RAY_AUTH_MODE=token"):
+        refuse_strangers(["127.0.0.1", "10.0.0.7"])
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    refuse_strangers(["10.0.0.7"])
+
+
+def test_the_page_says_what_can_be_typed(tmp_path: Path):
+    page = (Path(__file__).parents[2] / "docs" / "ray.md").read_text()
+    (file := tmp_path / "rl.toml").write_text("\n".join(re.findall(r"```toml\n(.*?)```", page, re.DOTALL)))
+    assert load_config(Settings, file).cluster.use == "ray"
+    lines = [
+        line for block in re.findall(r"```bash\n(.*?)```", page, re.DOTALL) for line in block.splitlines()
+    ]
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        at = words.index("patchwright") if "patchwright" in words else len(words)
+        if words[0] == "ray":
+            name = " ".join(word for word in words[1:at] if not word.startswith("-")).split()
+            known = ray_help(*name[: 2 if name[0] == "job" else 1])
+            assert all(word in known for word in words[1:at] if word.startswith("--") and word != "--"), line
+        for option in (word for word in words[at:] if word.startswith("--")):
+            assert option in CliRunner().invoke(app, ["train", "rl", "--help"]).output, line
+    assert sum("patchwright train rl" in line for line in lines) == 2
+
+
+def ray_help(*command: str) -> str:
+    ray = Path(sys.executable).with_name("ray")
+    return subprocess.run([ray, *command, "--help"], capture_output=True, text=True, check=True).stdout
 
 
 def test_without_the_extra_one_sentence_says_what_to_install(tmp_path: Path):

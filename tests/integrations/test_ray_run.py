@@ -16,8 +16,6 @@ from tests.e2e.test_kill_rl import ALGORITHM, attempts, finish, kill_when, train
 from tests.integrations.ray_cluster import Machines, actors, leftovers, machines
 from tests.recipes.rl_parts import SETTINGS, toml, write_model, write_small_tasks
 
-from patchwright.errors import ConfigError
-from patchwright.recipes.cluster import ClusterConfig
 from patchwright.recipes.progress import View
 from patchwright.recipes.rl import policy_samples, run_rl
 from patchwright.recipes.settings import Settings
@@ -121,17 +119,3 @@ def test_a_run_survives_the_loss_of_everything_but_its_driver(cluster: Machines,
     with Run.open(folder) as made:
         assert [mark.step for mark in made.marks("rl")] == [1, 2, 3, 4]
         assert sorted(groups) == sorted({entry.group for entry in made.entries(stage="rl")})
-
-
-def test_a_cluster_that_lets_everybody_in_is_refused(cluster: Machines, monkeypatch: pytest.MonkeyPatch):
-    """What says that it has tokens is the environment, the same for all that join."""
-    from patchwright.integrations.ray.connect import connected
-
-    async def join(**given: object) -> str:
-        async with connected(ClusterConfig(use="ray", address=cluster.address, **given)) as job:
-            return job
-
-    monkeypatch.delenv("RAY_AUTH_MODE")
-    with pytest.raises(ConfigError, match="RAY_AUTH_MODE=token"):
-        asyncio.run(join())
-    assert asyncio.run(join(open_network=True)).startswith("job-")

@@ -130,8 +130,9 @@ def test_two_ranks_train_what_one_does(pair, model_folder, rows, tmp_path, name)
     files = {path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*.*")}
     assert files == {path.relative_to(tmp_path / "two") for path in (tmp_path / "two").rglob("*.*")}
     for file in (file for file in files if file.suffix == ".safetensors"):
-        # an adapter's B starts at 0: it is all move, and a move is as exact as its gradient
-        bound = 1e-5 if "adapter" in file.parts else 1e-6
+        # an adapter's B starts at 0: it is all move, and a move is as exact as its gradient; one process with
+        # other micro-batches differs by 3e-5 too
+        bound = 1e-4 if "adapter" in file.parts else 1e-6
         same_tensors(tmp_path / "one" / file, tmp_path / "two" / file, bound)
 
 

@@ -7,7 +7,7 @@ import ipaddress
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ import ray
 from patchwright.errors import ConfigError, EngineError
 from patchwright.recipes.cluster import ClusterConfig
 
-__all__ = ["LostError", "answer", "connected", "other"]
+__all__ = ["LostError", "answer", "connected", "other", "refuse_strangers"]
 
 
 _PATIENCE = 10.0
@@ -45,7 +45,9 @@ async def connected(cluster: ClusterConfig) -> AsyncIterator[str]:
             "with `ray start --head`, or give its address as HOST:PORT"
         ) from error
     try:
-        _refuse_strangers(cluster)
+        if not cluster.open_network:
+            nodes = ray.nodes()  # type: ignore[no-untyped-call]
+            refuse_strangers([str(node["NodeManagerAddress"]) for node in nodes])
         yield f"job-{ray.get_runtime_context().get_job_id()}-{os.getpid()}"
     finally:
         ray.shutdown()
@@ -64,13 +66,12 @@ def _refuse_absent(address: str) -> None:
         raise ConfigError(f"no Ray cluster can be joined at `cluster.address` {address!r}: {error}") from None
 
 
-def _refuse_strangers(cluster: ClusterConfig) -> None:
-    """Raises ConfigError for a cluster without tokens that can be reached from other machines."""
-    if cluster.open_network or os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
-        return
-    machines = [str(node["NodeManagerAddress"]) for node in ray.nodes()]  # type: ignore[no-untyped-call]
+def refuse_strangers(machines: Sequence[str]) -> None:
+    """Raises ConfigError for a cluster without tokens, some of whose machines others can reach.
+
+    Whoever joins in another mode than the cluster's gets no answer of it, so the environment tells both."""
     outside = [address for address in machines if not _loopback(address)]
-    if outside:
+    if outside and os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
         raise ConfigError(
             f"the Ray cluster at {outside[0]} runs programs for whoever reaches it; set RAY_AUTH_MODE=token "
             "where it is started and here, or say that nobody else is in its network with "
