@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,8 +90,15 @@ def actors(name: str) -> list[psutil.Process]:
     return found
 
 
-def leftovers() -> list[object]:
-    """Actors, and caches of runs, that nobody ended or removed."""
+def leftovers(seconds: float = 20.0) -> list[object]:
+    """Actors, and caches of runs, that nobody has ended or removed; what is ending has so long."""
+    deadline = time.monotonic() + seconds
+    while (found := _left()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
+
+
+def _left() -> list[object]:
     caches = Path(os.environ["TMPDIR"]).glob(f"patchwright-ray-{os.getuid()}/job-*")
     names = ("Board", "EngineActor", "RankActor", "Roller")
     return [*caches, *(process for name in names for process in actors(name))]

@@ -113,7 +113,7 @@ def test_the_page_says_what_can_be_typed(tmp_path: Path):
             assert all(word in known for word in words[1:at] if word.startswith("--") and word != "--"), line
         for option in (word for word in words[at:] if word.startswith("--")):
             assert option in CliRunner().invoke(app, ["train", "rl", "--help"]).output, line
-    assert sum("patchwright train rl" in line for line in lines) == 2
+    assert sum("patchwright train rl" in line for line in lines) == 3
 
 
 def ray_help(*command: str) -> str:

@@ -16,9 +16,11 @@ from tests.e2e.test_kill_rl import ALGORITHM, attempts, finish, kill_when, train
 from tests.integrations.ray_cluster import Machines, actors, leftovers, machines
 from tests.recipes.rl_parts import SETTINGS, toml, write_model, write_small_tasks
 
+from patchwright.errors import ConfigError
 from patchwright.recipes.progress import View
 from patchwright.recipes.rl import policy_samples, run_rl
 from patchwright.recipes.settings import Settings
+from patchwright.recipes.site import Wanted
 from patchwright.store import Run
 from patchwright.train.trainer import Trainer
 
@@ -119,3 +121,22 @@ def test_a_run_survives_the_loss_of_everything_but_its_driver(cluster: Machines,
     with Run.open(folder) as made:
         assert [mark.step for mark in made.marks("rl")] == [1, 2, 3, 4]
         assert sorted(groups) == sorted({entry.group for entry in made.entries(stage="rl")})
+
+
+def test_a_cluster_without_room_is_told_in_a_sentence(cluster: Machines, tmp_path: Path):
+    from patchwright.integrations.ray.site import open_ray
+
+    given = Settings.model_validate(tables(cluster))
+    crowded = given.cluster.model_copy(update={"drivers": 99, "placement_seconds": 0.5})
+    said: list[str] = []
+    wanted = Wanted(
+        line=given.line, train=given.rl.train, model=tmp_path, keep=lambda *_: None, say=said.append
+    )
+
+    async def go() -> None:
+        async with open_ray(crowded)(wanted):
+            raise AssertionError("there was room")
+
+    with pytest.raises(ConfigError, match="no room for this run"):
+        asyncio.run(go())
+    assert said and "CPUs" in said[0]

@@ -114,8 +114,8 @@ def _fetched(chunk: Any) -> bytes:
 class Cache:
     """What this machine has unpacked for one run; shared by the run's processes here.
 
-    It goes with the last of them, however that ends: each holds a lock that dies with it, and whoever opens a
-    cache sweeps up those that nobody holds.
+    It goes with the last of them that is closed. Each holds a lock that dies with it: what killed ones leave
+    is swept up by whoever opens or closes a cache next.
     """
 
     def __init__(self, run: str, base: str = "") -> None:

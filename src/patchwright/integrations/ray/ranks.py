@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +28,9 @@ from patchwright.types import Weights
 __all__ = ["Rank", "RankActor", "crew"]
 
 T = TypeVar("T")
+
+_GRACE = 1.0
+"""Seconds a rank has to let go; one in the middle of something is ended in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,10 @@ class RankActor:
             return answered, pack(scratch, "out") if wrote else None
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+
+    def close(self) -> None:
+        """Let go of the machine's cache; the actor is ended next."""
+        self._cache.close()
 
     def _local(self, arg: Any, scratch: Path) -> Any:
         match arg:
@@ -93,6 +101,9 @@ class Rank:
     async def close(self) -> None:
         """See `Worker`."""
         await self._together.abort()
+        with suppress(LostError, TimeoutError):
+            async with asyncio.timeout(_GRACE):
+                await answer(self._actor.close.remote())
         ray.kill(self._actor)
 
     async def _sent(self, folder: Path) -> Parcel | Out:

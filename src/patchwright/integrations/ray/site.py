@@ -20,7 +20,7 @@ from ray.util import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from patchwright.engine.config import EngineConfig
-from patchwright.engine.replicas import Replicas
+from patchwright.engine.replicas import Bounds, Replicas
 from patchwright.errors import ConfigError, EngineError
 from patchwright.integrations.ray.connect import answer, connected
 from patchwright.integrations.ray.engines import Board, Depot, EngineActor, starts
@@ -84,7 +84,7 @@ async def _open(cluster: ClusterConfig, wanted: Wanted) -> AsyncIterator[Site]:
     _refuse_unplaced(cluster, wanted.line.engine, taken)
     async with AsyncExitStack() as stack:
         run = await stack.enter_async_context(connected(cluster))
-        room = await stack.enter_async_context(_placed(cluster, taken))
+        room = await stack.enter_async_context(_placed(cluster, taken, wanted.say))
         yield await _Opening(cluster, wanted, taken, run, room, stack).site()
 
 
@@ -109,7 +109,9 @@ def _refuse_unplaced(cluster: ClusterConfig, engine: EngineConfig, taken: Sequen
 
 
 @asynccontextmanager
-async def _placed(cluster: ClusterConfig, taken: Sequence[Seat]) -> AsyncIterator[Callable[[Seat], Any]]:
+async def _placed(
+    cluster: ClusterConfig, taken: Sequence[Seat], say: Callable[[str], None]
+) -> AsyncIterator[Callable[[Seat], Any]]:
     """Reserve a bundle of every machine; yields who says where a seat is.
 
     Raises ConfigError when the cluster has not had the room within the bound."""
@@ -117,10 +119,11 @@ async def _placed(cluster: ClusterConfig, taken: Sequence[Seat]) -> AsyncIterato
     used = [number for number, bundle in enumerate(bundles) if bundle]
     group = placement_group([bundles[number] for number in used], strategy="SPREAD")
     try:
+        say(f"waiting for room on the Ray cluster: {', '.join(map(_bundle_text, bundles))}")
         if not await asyncio.to_thread(group.wait, cluster.placement_seconds):
             has = {"CPU": 0.0, "GPU": 0.0} | ray.cluster_resources()  # type: ignore[no-untyped-call]
             raise ConfigError(
-                f"the Ray cluster has had no room for {bundles} (a machine each) for "
+                f"the Ray cluster has had no room for this run for "
                 f"{cluster.placement_seconds:g} s; it has {has['CPU']:g} CPUs and {has['GPU']:g} GPUs: add "
                 "machines, or lower `cluster.engines`, `cluster.drivers` or `train.ranks`"
             )
@@ -129,6 +132,10 @@ async def _placed(cluster: ClusterConfig, taken: Sequence[Seat]) -> AsyncIterato
         )
     finally:
         remove_placement_group(group)
+
+
+def _bundle_text(bundle: Mapping[str, float]) -> str:
+    return " and ".join(f"{count:g} {name}s" for name, count in bundle.items()) or "nothing"
 
 
 def _bundle(taken: Sequence[Seat]) -> dict[str, float]:
@@ -165,7 +172,8 @@ class _Opening:
             )
             for number, seat in enumerate(self._of("engine"))
         ]
-        engine = await Replicas.open(starts(engines, depot), say=wanted.say)
+        bounds = Bounds(start=wanted.line.engine.start_seconds)
+        engine = await Replicas.open(starts(engines, depot), bounds=bounds, say=wanted.say)
         self.stack.push_async_callback(engine.close)
         self.stack.push_async_callback(_end, engines)  # before `close`, which would have them started again
         rollers = [
