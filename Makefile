@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # Three at a time (tests that wait leave room), file by file, the longest first (tests/conftest.py).
 TOGETHER := -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: quickstart test fmt lint type layers unit e2e config docs package clean
+.PHONY: quickstart test fmt lint type layers unit e2e vllm config docs package clean
 
 quickstart: $(VENV)/local
 	$(BIN)/patchwright quickstart
@@ -34,6 +34,11 @@ unit: $(VENV)/dev
 
 e2e: $(VENV)/dev
 	$(BIN)/pytest $(TOGETHER) -m e2e
+
+# A real vLLM (its CPU build, 3.5 GB) in an environment of its own, and the tests that need one.
+vllm: $(VENV)/dev
+	PYTHON=$(PYTHON) bash tests/vllm_environment.sh $(VENV)/vllm
+	PATCHWRIGHT_VLLM=$(abspath $(VENV)/vllm/bin/python) $(BIN)/pytest -m vllm tests/engine
 
 $(BIN)/python:
 	$(PYTHON) -c "import sys; assert sys.version_info >= (3, 11), f'Patchwright needs Python 3.11 or newer, this is {sys.version}: set PYTHON=python3.12'"

@@ -24,8 +24,11 @@ class Server:
     """Answers every prompt with its ids, one higher each, in the shapes of vLLM 0.33 and SGLang 0.5.23; keeps
     what it was asked. `raw`: its log-probs are not those of what is left by top-p."""
 
-    def __init__(self, limit: int | None = 100, raw: bool = False, longest: int | None = None) -> None:
-        self.limit, self.raw, self.longest = limit, raw, longest
+    def __init__(
+        self, limit: int | None = 100, raw: bool = False, longest: int | None = None, holds: bool = False
+    ) -> None:
+        self.limit, self.raw, self.longest, self.holds = limit, raw, longest, holds
+        self.held = False
         self.asked: list[tuple[str, dict]] = []
         self.faults: list[web.Response] = []
         self.hang = asyncio.Event()
@@ -126,6 +129,19 @@ class Server:
         await self._asked(request)
         return web.json_response({"success": "reset_running_requests" in request.query})
 
+    async def hold(self, request: web.Request) -> web.Response:
+        if not self.holds:
+            return web.json_response({"detail": "Not Found"}, status=404)
+        body = await self._asked(request)
+        self.held = request.path in ("/pause", "/pause_generation")
+        fits = not self.held or "keep" in request.query_string or body.get("mode") == "retract"
+        return web.json_response({"status": "ok"}, status=200 if fits else 400)
+
+    async def calls(self, request: web.Request) -> web.Response:
+        modes = ["abort", "wait", "keep"] if self.holds else []
+        mode = {"name": "mode", "in": "query", "schema": {"enum": modes, "type": "string"}}
+        return web.json_response({"paths": {"/pause": {"post": {"parameters": [mode]}}}})
+
     async def update(self, request: web.Request) -> web.Response:
         await self._asked(request)
         done = {"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0}
@@ -139,9 +155,12 @@ async def serving(server: Server):
     app.router.add_post("/v1/completions", server.completions)
     app.router.add_post("/generate", server.generate)
     app.router.add_get("/server_info", server.info)
+    app.router.add_get("/openapi.json", server.calls)
     app.router.add_post("/collective_rpc", server.rpc)
     app.router.add_post("/reset_prefix_cache", server.reset)
     app.router.add_post("/update_weights_from_disk", server.update)
+    for path in ("/pause", "/resume", "/pause_generation", "/continue_generation"):
+        app.router.add_post(path, server.hold)
     runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -267,6 +286,47 @@ def test_weights_are_replaced_in_place(cls, tmp_path):
         assert engine.version == 3
 
     talk(cls, test)
+
+
+@BOTH
+def test_a_server_is_held_while_it_takes_weights_and_goes_on_whatever_happens(cls, tmp_path):
+    async def test(engine, server):
+        del server.asked[:]
+        await engine.load(Weights(version=3, path=str(tmp_path)))
+        paths = [path for path, _ in server.asked]
+        assert "/pause" in paths[0] and len(paths) >= 3 and not server.held
+        assert paths[-1] in ("/resume", "/continue_generation")
+        server.faults = [web.json_response({"success": False, "message": "no"}, status=500)]
+        with pytest.raises(EngineError, match="no"):
+            await engine.load(Weights(version=4, path=str(tmp_path)))
+        assert not server.held and server.asked[-1][0] == paths[-1]
+
+    talk(cls, test, lambda: Server(holds=True))
+
+
+def test_a_vllm_that_would_abort_is_not_held(tmp_path):
+    class Old(Server):
+        async def hold(self, request: web.Request) -> web.Response:
+            raise AssertionError("its pause aborts")
+
+    async def test(engine, server):
+        await engine.load(Weights(version=3, path=str(tmp_path)))
+        assert engine.version == 3
+
+    talk(VllmEngine, test, Old)
+
+
+@BOTH
+def test_a_load_that_is_given_up_leaves_no_server_held(cls, tmp_path):
+    async def test(engine, server):
+        held = asyncio.create_task(engine.load(Weights(version=3, path=str(tmp_path))))
+        while not server.held:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        held.cancel()
+        await asyncio.gather(held, return_exceptions=True)
+        assert not server.held and engine.version == 0
+
+    talk(cls, test, lambda: Server(holds=True))
 
 
 @BOTH

@@ -14,7 +14,13 @@ from patchwright.errors import ConfigError
 from patchwright.recipes import plan_memory
 from patchwright.recipes.cluster import ClusterConfig, place
 from patchwright.recipes.plan import make_plan
-from patchwright.recipes.plan_memory import engine_memory, kept_bytes, lora_parameters, trainer_memory
+from patchwright.recipes.plan_memory import (
+    engine_memory,
+    host_memory,
+    kept_bytes,
+    lora_parameters,
+    trainer_memory,
+)
 from patchwright.recipes.plan_model import Shape, find_shape, shape_of
 from patchwright.recipes.presets import load_training, training_names
 from patchwright.train.config import LoraConfig, TrainConfig
@@ -150,6 +156,20 @@ def test_ranks_share_what_stays_and_recomputing_spares_activations():
     assert parts(small, TrainConfig(ranks=2))["gradient"] == 4 * small.parameters  # each has a whole one
 
 
+def test_what_is_offloaded_is_the_hosts():
+    shape = find_shape(None, "Qwen/Qwen3-32B")
+    train = TrainConfig(ranks=16, device="cuda", dtype="bfloat16", recompute=True)
+    there, away = parts(shape, train, 8192), parts(shape, train.model_copy(update={"offload": True}), 8192)
+    states = {name: there[name] for name in ("weights", "gradient", "optimizer")}
+    assert not states.keys() & away.keys()
+    gone = sum(states.values()) + there["activations"] - away["activations"]
+    inputs_on_their_way = 2 * 8192 * 4 * shape.hidden
+    held = host_memory(shape, train.model_copy(update={"offload": True}), 8192)
+    assert held == pytest.approx(gone + inputs_on_their_way)
+    single = parts(shape, TrainConfig(offload=True, device="cuda"))
+    assert "layers made whole" in single and "weights" not in single
+
+
 def test_an_engines_cache_is_what_weights_leave():
     shape = find_shape(None, "Qwen/Qwen3-32B")
     size = engine_memory(shape, 80e9, share=0.55, parallel=4)
@@ -227,6 +247,12 @@ def test_every_preset_can_be_planned_and_says_where_its_numbers_are_from(kind, n
     assert numbers and all("#" in line for line in numbers)
 
 
+@pytest.mark.parametrize(("kind", "name"), PRESETS)
+def test_every_preset_fits_its_gpus(kind, name):
+    missing = make_plan(kind, load_training(kind, name, None, []), None).missing
+    assert not [line for line in missing if line.startswith("memory")]
+
+
 def test_the_seeds_main_run():
     settings = load_training("rl", "swe-rl-32b-8n", None, [])
     rl, line, cluster = settings.rl, settings.line, settings.cluster
@@ -254,7 +280,8 @@ def test_the_users_configuration_lies_over_a_preset(tmp_path: Path):
 
 def test_what_does_not_fit_is_missing():
     """One GPU of 80 GB cannot hold 32e9 frozen parameters in float32, and says so."""
-    plan = make_plan("verifier", load_training("verifier", "swe-gym-32b-verifier", None, []), None)
+    whole = load_training("verifier", "swe-gym-32b-verifier", None, ["verifier.train.offload=false"])
+    plan = make_plan("verifier", whole, None)
     assert plan.missing[0].startswith("memory: a trainer's GPU needs about 198 of 80 GB")
     small = load_training("rl", "swe-rl-32b-8n", None, ["cluster.engine_memory=0.21", "cluster.box_nodes=2"])
     lines = "\n".join(make_plan("rl", small, None).missing)

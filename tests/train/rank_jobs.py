@@ -1,22 +1,22 @@
 """What the ranks of the tests do: in this process alone, and in each of two that share a model."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import torch
+from torch.distributed.device_mesh import init_device_mesh
 
 from patchwright.errors import PatchwrightError
 from patchwright.train.config import TrainConfig
 from patchwright.train.loss import sft_loss
-from patchwright.train.model import load_model
+from patchwright.train.model import collate, load_model
 from patchwright.train.ranks import Ranks
-from patchwright.train.shards import Shards
+from patchwright.train.shards import Sharded, Shards
 from patchwright.train.trainer import Trainer
 
 RANKS = Ranks("cpu")
 
 
-def meet(rank: int, count: int, meeting: Path) -> None:
+def meet(rank: int, count: int, meeting: str) -> None:
     """Make this process one of several."""
     global RANKS
     torch.set_num_threads(1)
@@ -40,16 +40,33 @@ def train(model, config, jobs, *, resume=None, weights=None, checkpoint=None):
     return told, measured
 
 
-def gradients(model, batches, *, max_logits, holds):
+def gradients(model, batches, *, max_logits, holds, offload=False):
     """Whole gradients of the cross-entropy of this rank's batches, with `max_logits` at once."""
     loaded = load_model(model)
-    computed = RANKS.computed(loaded)
+    if offload:  # what of it there is without a GPU
+        config = TrainConfig(ranks=RANKS.count, device="cuda", offload=True)
+        computed = Sharded(loaded, init_device_mesh("cpu", (RANKS.count,)), config)
+    else:
+        computed = RANKS.computed(loaded)
     computed.max_logits, computed.holds = max_logits, holds
     mine = batches[RANKS.rank :: RANKS.count]
     for number, batch in enumerate(mine, start=1):
         logprobs_N, _ = computed.logprobs(batch)
         computed.backward(sft_loss(logprobs_N, batch.weights_N), last=number == len(mine))
     return RANKS.collected({name: weight.grad for name, weight in loaded.named_parameters()})
+
+
+def layer_weights(model, row, **config):
+    """Of a layer's weight while it computes: its type, and whether its part stays in host memory."""
+    loaded, seen = load_model(model), []
+    mesh = init_device_mesh("cpu", (RANKS.count,))
+    computed = Sharded(loaded, mesh, TrainConfig(ranks=RANKS.count, device="cuda", **config))
+    layer = loaded.model.layers[0]
+    layer.mlp.register_forward_hook(lambda module, *_: seen.append(module.down_proj.weight.dtype))
+    with torch.autocast("cpu", torch.bfloat16, enabled="dtype" in config):
+        computed.logprobs(collate([row]))
+    parts = layer._get_fsdp_state()._fsdp_param_group.fsdp_params
+    return str(*seen), {part.offload_to_cpu for part in parts}
 
 
 def refused(model, config, rows, loss, checkpoint=None):

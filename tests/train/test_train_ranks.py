@@ -4,13 +4,15 @@ import asyncio
 import math
 import multiprocessing
 import os
+import random
+import shutil
 import signal
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,11 +22,14 @@ from safetensors.torch import load_file
 from tests.train import rank_failures, rank_jobs
 from transformers import Qwen3ForCausalLM
 
+from patchwright.config import load_config
 from patchwright.errors import ConfigError, EngineError, StoreError
 from patchwright.train.algorithm import PolicyLoss
 from patchwright.train.batch import dealt, plan
 from patchwright.train.config import LoraConfig, TrainConfig
 from patchwright.train.model import collate, new_model
+from patchwright.train.process import ChildProcess
+from patchwright.train.ranks import Ranks
 from patchwright.train.shards import Shards
 from patchwright.train.tokenizer import train_tokenizer
 from patchwright.train.trainer import Trainer
@@ -42,23 +47,35 @@ LOSSES = [
 
 @pytest.fixture(scope="module")
 def pair():
-    """Calls a job on two ranks at once and gives what both answered."""
+    with ranks_of(2) as both:
+        yield both
+
+
+@pytest.fixture(scope="module")
+def four():
+    with ranks_of(4) as all_four:
+        yield all_four
+
+
+@contextmanager
+def ranks_of(count):
+    """Calls a job on so many ranks at once and gives what all answered."""
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as meeting:
-        pools = [ProcessPoolExecutor(1, mp_context=spawn) for _ in range(2)]
+        pools = [ProcessPoolExecutor(1, mp_context=spawn) for _ in range(count)]
 
-        def both(job, *args, **more):
+        def all_of_them(job, *args, **more):
             calls = [pool.submit(job, *args, **more) for pool in pools]
             return [call.result(timeout=300) for call in calls]
 
-        calls = [pool.submit(rank_jobs.meet, rank, 2, Path(meeting)) for rank, pool in enumerate(pools)]
-        for call in calls:
-            call.result(timeout=300)
+        calls = [pool.submit(rank_jobs.meet, rank, count, meeting) for rank, pool in enumerate(pools)]
         try:
-            yield both
+            for call in calls:
+                call.result(timeout=300)
+            yield all_of_them
         finally:
             for pool in pools:
-                for process in pool._processes.values():
+                for process in (pool._processes or {}).values():
                     process.kill()
                 pool.shutdown()
 
@@ -113,8 +130,9 @@ def test_two_ranks_train_what_one_does(pair, model_folder, rows, tmp_path, name)
     files = {path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*.*")}
     assert files == {path.relative_to(tmp_path / "two") for path in (tmp_path / "two").rglob("*.*")}
     for file in (file for file in files if file.suffix == ".safetensors"):
-        # an adapter's B starts at 0: it is all move, and a move is as exact as its gradient
-        bound = 1e-5 if "adapter" in file.parts else 1e-6
+        # an adapter's B starts at 0: it is all move, and a move is as exact as its gradient; one process with
+        # other micro-batches differs by 3e-5 too
+        bound = 1e-4 if "adapter" in file.parts else 1e-6
         same_tensors(tmp_path / "one" / file, tmp_path / "two" / file, bound)
 
 
@@ -122,6 +140,14 @@ def test_bfloat16_arithmetic_is_the_same_on_two_ranks(pair, model_folder, rows):
     config = TrainConfig(lr=0.0, dtype="bfloat16", micro_batch_tokens=120)
     alone = rank_jobs.train(model_folder, config, [(rows, "sft")])
     same_answers(alone, pair(rank_jobs.train, model_folder, config, [(rows, "sft")]), rel=2e-2)
+
+
+def test_layers_are_made_whole_in_the_precision_of_the_arithmetic(pair, model_folder, rows):
+    for config, seen in (
+        ({}, ("torch.float32", {False})),
+        ({"dtype": "bfloat16", "offload": True}, ("torch.bfloat16", {True})),
+    ):
+        assert pair(rank_jobs.layer_weights, model_folder, rows[0], **config) == [seen, seen]
 
 
 def test_more_ranks_than_rows_and_updates_that_are_left_out(pair, model_folder, rows, tmp_path):
@@ -144,31 +170,58 @@ def test_logits_in_pieces_have_the_same_gradients(pair, tiny, tmp_path, make_row
     batches = [collate(make_rows(3, seed=seed)) for seed in range(4)]
     alone = rank_jobs.gradients(tmp_path / "v0", batches, max_logits=2**25, holds=True)
     assert ("lm_head.weight" in alone) is not tied
-    for holds in (True, False):
-        together = pair(rank_jobs.gradients, tmp_path / "v0", batches, max_logits=7 * 260, holds=holds)[0]
+    for how in ({"holds": True}, {"holds": False}, {"holds": True, "offload": True}):
+        together = pair(rank_jobs.gradients, tmp_path / "v0", batches, max_logits=7 * 260, **how)[0]
         for name, wanted in alone.items():
             torch.testing.assert_close(together[name], wanted, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("lora", [None, LoraConfig(rank=4)])
-def test_a_checkpoint_of_two_ranks_goes_on_with_one_and_back(pair, model_folder, make_rows, tmp_path, lora):
+@pytest.mark.parametrize("name", CONFIGS)
+def test_four_ranks_train_what_one_does(four, model_folder, rows, tmp_path, name):
+    jobs = [(rows, loss) for loss in LOSSES[:2]]
+    alone = rank_jobs.train(model_folder, CONFIGS[name], jobs, weights=tmp_path / "one")
+    together = four(rank_jobs.train, model_folder, CONFIGS[name], jobs, weights=tmp_path / "four")
+    same_answers(alone, together)
+    same_tensors(tmp_path / "one" / "model.safetensors", tmp_path / "four" / "model.safetensors")
+
+
+@pytest.mark.parametrize("lora", [None, LoraConfig(rank=2)], ids=["whole", "lora"])
+def test_a_checkpoint_goes_on_with_any_number_of_ranks(pair, four, model_folder, make_rows, tmp_path, lora):
+    """2 -> 1 -> 4 -> 2 ranks, of which some have no part of the smallest tensors."""
     config = TrainConfig(lr=3e-3, minibatches=2, weight_decay=0.1, lora=lora)
-    jobs = [(make_rows(6, seed=seed), "policy" if seed % 2 else "sft") for seed in range(3)]
+    jobs = [(make_rows(6, seed=seed), "policy" if seed % 2 else "sft") for seed in range(4)]
     whole = rank_jobs.train(model_folder, config, jobs, weights=tmp_path / "whole")
-    pair(rank_jobs.train, model_folder, config, jobs[:1], checkpoint=tmp_path / "2")
-    rank_jobs.train(model_folder, config, jobs[1:2], resume=tmp_path / "2", checkpoint=tmp_path / "1")
-    together = pair(
-        rank_jobs.train,
-        model_folder,
-        config,
-        jobs[2:],
-        resume=tmp_path / "1",
-        weights=tmp_path / "resumed",
-    )
-    same_answers((whole[0][2:], whole[1]), together)
+    train = partial(partial, rank_jobs.train, model_folder, config)
+    pair(train(jobs[:1], checkpoint=tmp_path / "first"))
+    train(jobs[1:2], resume=tmp_path / "first", checkpoint=tmp_path / "second")()
+    four(train(jobs[2:3], resume=tmp_path / "second", checkpoint=tmp_path / "third"))
+    together = pair(train(jobs[3:], resume=tmp_path / "third", weights=tmp_path / "resumed"))
+    same_answers((whole[0][3:], whole[1]), together)
     same_tensors(tmp_path / "whole" / "model.safetensors", tmp_path / "resumed" / "model.safetensors")
-    names = {path.name for path in (tmp_path / "1").iterdir()}
-    assert names == {path.name for path in (tmp_path / "2").iterdir()}
+    sizes = [path.stat().st_size for path in (tmp_path / "third").iterdir()]
+    assert len(sizes) == 4 and max(sizes) < 2 * sum(sizes) / 4, "each wrote its part"
+
+
+def test_as_many_ranks_resume_to_the_bit(pair, model_folder, make_rows, tmp_path):
+    config = TrainConfig(lr=3e-3, minibatches=2, weight_decay=0.1)
+    jobs = [(make_rows(6, seed=seed), "policy" if seed % 2 else "sft") for seed in range(3)]
+    whole = pair(rank_jobs.train, model_folder, config, jobs)[0]
+    pair(rank_jobs.train, model_folder, config, jobs[:2], checkpoint=tmp_path / "2")
+    resumed = pair(rank_jobs.train, model_folder, config, jobs[2:], resume=tmp_path / "2")[0]
+    assert resumed == (whole[0][2:], whole[1])
+
+
+def test_a_checkpoint_that_lacks_a_part_is_refused(four, model_folder, rows, tmp_path):
+    config = TrainConfig(lr=3e-3)
+    four(rank_jobs.train, model_folder, config, [(rows, "sft")], checkpoint=tmp_path / "1")
+    for name in ("shard-00002-model-00001-of-00001", "shard-00004-model-00001-of-00001"):
+        lacking = shutil.copytree(tmp_path / "1", tmp_path / name)
+        (lacking / f"{name}.safetensors").unlink()
+        with pytest.raises(ConfigError, match=r"is damaged: a part of .* is missing|of another model"):
+            Trainer(model_folder, config).load_checkpoint(lacking)
+    (tmp_path / "1" / f"{name}.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(ConfigError, match="is damaged"):
+        Trainer(model_folder, config).load_checkpoint(tmp_path / "1")
 
 
 def test_what_one_rank_refuses_all_refuse(pair, model_folder, rows, tmp_path):
@@ -203,7 +256,7 @@ def test_a_trainer_of_two_processes_trains_and_ends_when_one_is_killed(model_fol
             assert scores == pytest.approx(
                 Trainer(weights.path, TrainConfig()).score(rows[0].token_ids), rel=1e-5
             )
-            pids = [pid for pool in trainer._pools for pid in pool._processes]
+            pids = [worker.pid for worker in trainer._workers]
             waiting = asyncio.create_task(trainer.steps([rows] * 1000, loss="sft", lr_scales=[1.0] * 1000))
             await asyncio.sleep(0.3)  # in the midst of it, or before: both must end
             os.kill(pids[1], signal.SIGKILL)
@@ -214,6 +267,44 @@ def test_a_trainer_of_two_processes_trains_and_ends_when_one_is_killed(model_fol
     for pid in asyncio.run(run()):
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_workers_given_meet_over_tcp_at_their_addresses(model_folder, rows):
+    config = TrainConfig(lr=1e-3, micro_batch_tokens=120, ranks=2)
+    alone = Trainer(model_folder, config.model_copy(update={"ranks": 1}))
+
+    async def run():
+        workers = [ChildProcess(), ChildProcess()]
+        async with TrainerProcess(model_folder, config, workers) as trainer:
+            told = await trainer.step(rows, loss=FREE)
+            assert told.loss == pytest.approx(alone.step(rows, loss=FREE).loss, rel=1e-5)
+            listeners = await workers[0].call(rank_failures.listening)
+            assert listeners and {host for host, _ in listeners} == {"127.0.0.1"}, "and nowhere else"
+        return [worker.pid for worker in workers]
+
+    assert asyncio.run(run()) == [None, None], "closed with the trainer"
+
+
+@pytest.mark.parametrize("kill", [True, False], ids=["killed", "disk full"])
+def test_a_rank_that_ends_while_it_writes_leaves_the_last_checkpoint(model_folder, rows, tmp_path, kill):
+    folder, config = tmp_path / "step", TrainConfig(lr=1e-3, ranks=2)
+
+    async def run():
+        async with TrainerProcess(model_folder, config) as trainer:
+            await trainer.step(rows, loss="sft")
+            await trainer.save_checkpoint(folder)
+            before = await trainer.evaluate(rows)
+            await trainer.step(rows, loss="sft")
+            await trainer._workers[1].call(partial(rank_failures.full_disk, kill=kill))
+            told = pytest.raises(EngineError, match="died") if kill else pytest.raises(StoreError)
+            with told:
+                await trainer.save_checkpoint(folder)
+            return before
+
+    before = asyncio.run(run())
+    resumed = Trainer(model_folder, config.model_copy(update={"ranks": 1}))
+    resumed.load_checkpoint(folder)
+    assert resumed.steps == 1 and resumed.evaluate(rows) == pytest.approx(before, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -228,21 +319,28 @@ def test_a_trainer_of_two_processes_trains_and_ends_when_one_is_killed(model_fol
 def test_a_rank_that_fails_ends_all_and_its_cause_is_told(model_folder, one, other, told):
     async def run():
         trainer = TrainerProcess(model_folder, TrainConfig(ranks=2))
-        calls = zip(trainer._pools, (one, other), strict=True)
+        calls = [worker.call(job) for worker, job in zip(trainer._workers, (one, other), strict=True)]
         with pytest.raises(told):
             await asyncio.wait_for(trainer._gather(calls), 300)
-        return [pool._processes for pool in trainer._pools]
+        return [worker.pid for worker in trainer._workers]
 
     assert asyncio.run(run()) == [None, None], "both have ended"
 
 
 def test_mistakes_about_ranks_are_one_sentence(model_folder, tmp_path):
-    with pytest.raises(ConfigError, match="is one rank"):
-        Trainer(model_folder, TrainConfig(ranks=2))
+    for config in (TrainConfig(ranks=2), TrainConfig(offload=True, device="cuda")):
+        with pytest.raises(ConfigError, match="is one rank with all in one place"):
+            Trainer(model_folder, config, Ranks("cpu"))
+    with pytest.raises(ConfigError, match="is in host memory already"):
+        load_config(TrainConfig, overrides=["offload=true"])
+    with pytest.raises(ConfigError, match="takes as many workers, not 1"):
+        TrainerProcess(model_folder, TrainConfig(ranks=2), [ChildProcess()])
+    with pytest.raises(ConfigError, match=r"no network interface .* has the address 192\.0\.2\.1"):
+        Shards(TrainConfig(ranks=2), rank=0, meeting="tcp://192.0.2.1:1", address="192.0.2.1")
     with pytest.raises(ConfigError, match="takes a GPU per rank"):
-        Shards(TrainConfig(ranks=2, device="cuda:1"), rank=0, meeting=tmp_path)
+        Shards(TrainConfig(ranks=2, device="cuda:1"), rank=0, meeting=str(tmp_path))
     with pytest.raises(ConfigError, match="needs as many GPUs"):
-        Shards(TrainConfig(ranks=99, device="cuda"), rank=0, meeting=tmp_path)
+        Shards(TrainConfig(ranks=99, device="cuda"), rank=98, meeting=str(tmp_path))
 
 
 # --- who computes what ------------------------------------------------------------------------
@@ -271,6 +369,21 @@ def test_ranks_share_out_every_row_once_and_take_as_many_turns(lengths, budget, 
         assert micro.computed <= max(budget, *(len(row) for row in micro.rows))
     turns = [max(micro.computed for micro in turn) for turn in zip(*parts, strict=True)]
     assert sum(turns) <= sum(micro.computed for micro in plan(rows, budget, share=share))
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_rank_has_much_more_to_compute_than_the_others(ranks, seed):
+    """A long-tail draw: most rows have some 150 tokens, the longest 3,000."""
+    draw = random.Random(seed)
+    rows = [blank(number, min(3000, int(8 + draw.lognormvariate(5, 1))), 0) for number in range(256)]
+    parts = [dealt(rows, 4096, share=True, rank=rank, ranks=ranks) for rank in range(ranks)]
+    loads = [sum(micro.computed for micro in part) for part in parts]
+    mean = sum(loads) / ranks
+    assert max(loads) <= 1.07 * mean
+    turns = [max(micro.computed for micro in turn) for turn in zip(*parts, strict=True)]
+    assert sum(turns) <= 1.07 * mean, "nor do they wait for another in each turn"
+    assert sum(turns) * ranks <= 1.16 * sum(map(len, rows)), "and padding is not how they are made even"
 
 
 def test_one_small_micro_batch_is_cut_for_two_ranks():

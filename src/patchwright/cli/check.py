@@ -20,7 +20,7 @@ app = typer.Typer(no_args_is_help=True, help="Check that a part keeps its promis
 @app.command("sandbox")
 def sandbox(
     name: Annotated[
-        str, typer.Argument(help="`namespace`, `docker`, `process`, `remote` or `module:Class`.")
+        str, typer.Argument(help="`namespace`, `docker`, `process`, `remote`, `swerex` or `module:Class`.")
     ],
     image: Image = None,
     as_json: AsJson = False,

@@ -25,6 +25,15 @@ Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to lis
 
 def serve(
     model: Folder,
+    engine: Annotated[
+        str | None, typer.Option("--engine", help="`local` (default), or `vllm` or `sglang`, started here.")
+    ] = None,
+    replicas: Annotated[
+        int | None, typer.Option("--replicas", min=1, help="Engines that are started and used as one.")
+    ] = None,
+    engine_python: Annotated[
+        str | None, typer.Option("--engine-python", metavar="PATH", help="Python that has vLLM or SGLang.")
+    ] = None,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     config: ConfigFile = None,
@@ -35,7 +44,9 @@ def serve(
     from patchwright.recipes.serve import serve as recipe
     from patchwright.recipes.settings import Settings
 
-    line = load_config(Settings, config, override or ()).line
+    flags = {"use": engine, "replicas": replicas, "python": engine_python}
+    chosen = [f"line.engine.{key}={value}" for key, value in flags.items() if value is not None]
+    line = load_config(Settings, config, [*chosen, *(override or ())]).line
     execute(recipe(line, model, _address(host, port), view()))
 
 

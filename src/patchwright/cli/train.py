@@ -13,6 +13,7 @@ from patchwright.errors import ConfigError
 if TYPE_CHECKING:
     from patchwright.recipes.presets import Training
     from patchwright.recipes.settings import Settings
+    from patchwright.recipes.site import OpenSite
 
 __all__ = ["DryRun", "Preset", "Start", "app", "dry_run", "told"]
 
@@ -122,5 +123,17 @@ def rl(
         return dry_run("rl", settings, model, tasks)
     start, file = told(model, "--model"), told(tasks, "--tasks")
     with observed(settings.metrics, run) as shown:
-        weights = execute(run_rl(settings.rl, settings.line, file, start, run, shown))
+        site = _site(settings)
+        weights = execute(run_rl(settings.rl, settings.line, file, start, run, shown, site=site))
     return output().print(f"weights  {weights.path}")
+
+
+def _site(settings: Settings) -> OpenSite:
+    """Where `[cluster]` wants the run's parts. Raises ConfigError when what that takes is not installed."""
+    if settings.cluster.use == "ray":
+        from patchwright.integrations.ray.site import open_ray
+
+        return open_ray(settings.cluster)
+    from patchwright.recipes.site import open_here
+
+    return open_here

@@ -34,7 +34,8 @@ class LocalEngineConfig(Config):
     cache_mb: int = Field(default=1024, ge=0)
     """Megabytes of finished keys and values kept for prompts that continue them; 0 keeps none."""
     seed: int = 0
-    """Seeds the requests that name no seed of their own."""
+    """Seeds the requests that name no seed of their own; of several engines each that is started has the
+    next."""
 
 
 class EngineConfig(LocalEngineConfig):
@@ -46,9 +47,25 @@ class EngineConfig(LocalEngineConfig):
     use: Literal["local", "vllm", "sglang", "openai"] = "local"
     """`local` (this machine, no server), a `vllm` or `sglang` server that runs at `url`, or `openai`: any
     OpenAI-compatible chat API at `url`, recorded as text, which nothing can be trained on."""
-    url: str = ""
-    """Servers only: their address, for `openai` with its `/v1`. All options of the local engine but
-    `max_context` do nothing then."""
+    url: str | list[str] = ""
+    """Servers only: their address, for `openai` with its `/v1`; of `vllm` and `sglang` also a list: replicas
+    that have the same model. All options of the local engine but `max_context` do nothing then."""
+    replicas: int = Field(default=1, ge=1)
+    """Engines that are started and used as one, unless `url` says where servers are: processes of the local
+    one, or `vllm` or `sglang` servers on this machine."""
+    python: str = ""
+    """Servers that are started: the Python that has vLLM or SGLang, in an environment of its own."""
+    gpus: int = Field(default=0, ge=0)
+    """Servers that are started: GPUs of each, told by `CUDA_VISIBLE_DEVICES`, and its tensor parallelism; 0
+    leaves both alone."""
+    args: list[str] = Field(default_factory=list)
+    """Servers that are started: more of the server's own options, `["--dtype", "bfloat16"]`."""
+    logs: str = "logs/engine"
+    """Servers that are started: the folder of their logs."""
+    start_seconds: float = Field(default=900.0, gt=0)
+    """Servers that are started: what one may take until it answers."""
+    load_seconds: float = Field(default=300.0, gt=0)
+    """Of several engines: what each may take to load weights; past it, it is taken out and started again."""
     key_env: str = ""
     """Servers only: the environment variable that holds their key, if they want one."""
     header_env: dict[str, str] = Field(default_factory=dict)
@@ -60,3 +77,8 @@ class EngineConfig(LocalEngineConfig):
     retries: int = Field(default=6, ge=0)
     """`openai` only: how often a call is tried again that was lost or answered 429 or 5xx, after as long as
     the API asks for, else one second and ever longer; then the attempt is void."""
+
+    @property
+    def urls(self) -> list[str]:
+        """The addresses that are given."""
+        return [url for url in ([self.url] if isinstance(self.url, str) else self.url) if url]

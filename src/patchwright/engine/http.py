@@ -7,8 +7,10 @@ be on a network that is private: its calls that replace weights ask for no key.
 from __future__ import annotations
 
 import abc
+import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Self
 
 import aiohttp
@@ -29,8 +31,14 @@ _LEAST = 1e-6
 _PROBE = 8
 """Tokens of the probe: a model may be sure of one by itself."""
 _SURE = 1e-3
+_HOLD = 60.0
+"""Seconds a server may take to stop between two steps, and to go on: it waits for one step at most."""
 _DETAIL = 300
 """Characters of a server's complaint that are passed on."""
+
+
+class _Missing(EngineError):
+    """The server has no such call."""
 
 
 class HttpEngine(abc.ABC):
@@ -41,6 +49,10 @@ class HttpEngine(abc.ABC):
 
     name = ""
     """What people call the server."""
+    hold: tuple[str, Json] = ("", {})
+    """Path and body of the call that freezes what is under way, so that it forgets what it computed."""
+    go_on: tuple[str, Json] = ("", {})
+    """Those of the call that ends this."""
 
     def __init__(self, config: EngineConfig, client: aiohttp.ClientSession, base: str) -> None:
         self._config = config
@@ -49,29 +61,37 @@ class HttpEngine(abc.ABC):
         self._version = 0
         self._max_context = config.max_context
         self._model = config.served_name
+        self._then: Callable[[], Awaitable[None]] | None = None
         self.processed = False
         """Log-probs are of the distribution sampled from, top-p and top-k too; `_look` finds out."""
 
     @classmethod
-    async def connect(cls, config: EngineConfig) -> Self:
-        """Look who serves. Raises ConfigError when it is nobody, or one that cannot be used."""
-        if not config.url.startswith(("http://", "https://")):
+    async def connect(
+        cls, config: EngineConfig, *, key: str = "", then: Callable[[], Awaitable[None]] | None = None
+    ) -> Self:
+        """Look who serves at the first address of `config`; `then` is what `close` ends by.
+
+        Raises ConfigError when it is nobody, or one that cannot be used.
+        """
+        url = config.urls[0] if config.urls else ""
+        if not url.startswith(("http://", "https://")):
             raise ConfigError(
-                f"`engine.url` is {config.url!r}: give the address of the {cls.name} server, "
+                f"`engine.url` is {url!r}: give the address of the {cls.name} server, "
                 "such as http://127.0.0.1:8000"
             )
-        key = os.environ.get(config.key_env, "") if config.key_env else ""
+        key = key or (os.environ.get(config.key_env, "") if config.key_env else "")
         headers = {"authorization": f"Bearer {key}"} if key else {}
         headers |= {name: os.environ.get(variable, "") for name, variable in config.header_env.items()}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
         connector = aiohttp.TCPConnector(limit=0)
         client = aiohttp.ClientSession(timeout=timeout, connector=connector, headers=headers)
-        engine = cls(config, client, config.url.rstrip("/").removesuffix("/v1"))
+        engine = cls(config, client, url.rstrip("/").removesuffix("/v1"))
+        engine._then = then
         try:
             await engine._look()
         except EngineError as error:
             await engine.close()
-            raise ConfigError(f"`engine.url` {config.url}: {error}") from None
+            raise ConfigError(f"`engine.url` {url}: {error}") from None
         except BaseException:
             await engine.close()
             raise
@@ -115,13 +135,19 @@ class HttpEngine(abc.ABC):
         )
 
     async def load(self, weights: Weights) -> None:
-        """See `Engine.load`. The server must see the folder under the same path."""
-        await self._load(os.path.abspath(weights.path), weights.version)  # noqa: PTH100
+        """See `Engine.load`. The server must see the folder under the same path.
+
+        What is under way is frozen meanwhile, and goes on with the new weights.
+        """
+        async with self._held():
+            await self._load(os.path.abspath(weights.path), weights.version)  # noqa: PTH100
         self._version = weights.version
 
     async def close(self) -> None:
-        """Hang up; the server goes on. Closing twice is allowed."""
+        """Hang up; a server that was not started here goes on. Closing twice is allowed."""
         await self._client.close()
+        if self._then is not None:
+            await self._then()
 
     # --- what differs ---------------------------------------------------------------------------
 
@@ -151,6 +177,38 @@ class HttpEngine(abc.ABC):
         """Replace the weights. Raises EngineError."""
 
     # --- the wire -------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _held(self) -> AsyncIterator[None]:
+        """The server samples nothing. One that is too old to be held goes on as it did."""
+        if not await self._can_hold():
+            yield
+            return
+        try:
+            await self._order(self.hold)
+        except _Missing:
+            yield
+            return
+        except BaseException:
+            with suppress(EngineError):
+                await self._order(self.go_on)  # it may have heard
+            raise
+        try:
+            yield
+        finally:
+            await self._order(self.go_on)
+
+    async def _can_hold(self) -> bool:
+        """Whether `hold` would do what it is for."""
+        return True
+
+    async def _order(self, order: tuple[str, Json]) -> None:
+        path, body = order
+        try:
+            async with asyncio.timeout(_HOLD):
+                await self._ask("POST", path, body)
+        except TimeoutError:
+            raise EngineError(f"{self.name} did not answer {path} within {_HOLD:g} s") from None
 
     async def _look(self) -> None:
         """Learn the model's name and its context."""
@@ -182,7 +240,8 @@ class HttpEngine(abc.ABC):
                 if response.status in _BUSY:
                     raise EngineBusy(f"{self.name} is busy: {text[:_DETAIL]}")
                 if response.status != 200:
-                    raise EngineError(f"{self.name} refused {path} ({response.status}): {text[:_DETAIL]}")
+                    kind = _Missing if response.status == 404 else EngineError
+                    raise kind(f"{self.name} refused {path} ({response.status}): {text[:_DETAIL]}")
                 return await _object(response)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise EngineError(f"{self.name} cannot be reached: {error}") from error

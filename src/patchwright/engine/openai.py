@@ -82,7 +82,8 @@ class ApiModel:
             raise ConfigError(
                 f"`engine.key_env` is {config.key_env!r}, a variable that is not set; export the key"
             )
-        endpoint = Endpoint(base_url=config.url, api_key=key, model=config.served_name or model)
+        url = config.urls[0] if config.urls else ""
+        endpoint = Endpoint(base_url=url, api_key=key, model=config.served_name or model)
         return cls(endpoint, retries=config.retries, given=given, max_context=config.max_context)
 
     async def chat(self, body: Json) -> Json:

@@ -23,6 +23,8 @@ class SglangEngine(HttpEngine):
     """
 
     name = "SGLang"
+    hold = ("/pause_generation", {"mode": "retract"})
+    go_on = ("/continue_generation", {})
 
     def _request(self, prompt: list[int], sampling: Sampling, room: int) -> tuple[str, Json]:
         params: Json = {

@@ -7,6 +7,8 @@ build of 0.32 passes `patchwright check engine`.
 
 from __future__ import annotations
 
+import json
+
 from patchwright.engine.http import HttpEngine, Json
 from patchwright.errors import ConfigError, EngineError
 from patchwright.types import Sampling
@@ -21,6 +23,8 @@ class VllmEngine(HttpEngine):
     """
 
     name = "vLLM"
+    hold = ("/pause?mode=keep", {})
+    go_on = ("/resume", {})
 
     def _request(self, prompt: list[int], sampling: Sampling, room: int) -> tuple[str, Json]:
         body: Json = {
@@ -48,6 +52,15 @@ class VllmEngine(HttpEngine):
                 "vLLM reports log-probs of another distribution than it samples from: start it with "
                 "`--logprobs-mode processed_logprobs`"
             )
+
+    async def _can_hold(self) -> bool:
+        """Its first pause only aborted, and takes no notice of a mode it does not know: the server is asked
+        what it knows."""
+        try:
+            calls = (await self._ask("GET", "/openapi.json")).get("paths") or {}
+        except EngineError:
+            return False
+        return "keep" in json.dumps(calls.get("/pause"))
 
     async def _load(self, folder: str, version: int) -> None:
         order = {"method": "reload_weights", "kwargs": {"weights_path": folder}}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
@@ -14,10 +14,7 @@ from patchwright.config import Config, pick
 from patchwright.engine.base import Engine
 from patchwright.engine.config import EngineConfig
 from patchwright.engine.openai import ApiModel
-from patchwright.engine.process import ProcessEngine
 from patchwright.engine.scripted import ScriptedEngine
-from patchwright.engine.sglang import SglangEngine
-from patchwright.engine.vllm import VllmEngine
 from patchwright.errors import ConfigError
 from patchwright.fleet.client import PoolClient
 from patchwright.fleet.pool_api import DEFAULT_POOL_PORT
@@ -28,11 +25,14 @@ from patchwright.gateway.server import Gateway
 from patchwright.grade.tests import Grader
 from patchwright.images.config import ImagesConfig
 from patchwright.recipes.agents import AgentConfig, open_agent
+from patchwright.recipes.engines import open_engine
 from patchwright.recipes.image_boxes import ImageBackend
 from patchwright.render import Renderer
 from patchwright.rollout.rollout import Line
 from patchwright.sandbox.base import SandboxBackend
 from patchwright.sandbox.select import open_backend
+from patchwright.sandbox.swerex import SwerexBackend
+from patchwright.sandbox.swerex_deploy import configured
 from patchwright.types import Endpoint, Sampling
 
 
@@ -41,9 +41,9 @@ class SandboxConfig(Config):
 
     use: str = "namespace"
     """`namespace` (rootless, no daemon), `docker`, `process` (isolates nothing), `remote` (a pool's), or
-    `module:Class`, called without arguments."""
+    `swerex` (Modal, Fargate, Daytona and Docker by swe-rex), or `module:Class`, called without arguments."""
     image: str = ""
-    """Docker and remote: the image of tasks that name none; it must have bash, git, python3 and pytest."""
+    """Docker, remote and swerex: the image of tasks that name none, with bash, git, python3 and pytest."""
     warm: int = Field(default=0, ge=0)
     """Docker only: containers kept started of each image and limits that were asked for lately (16 at most).
     Namespace boxes open in milliseconds and keep none; of remote ones, nodes and pool do (`--warm`)."""
@@ -59,6 +59,9 @@ class SandboxConfig(Config):
     """Remote only: commands go to the nodes themselves; false sends everything through the pool."""
     wait: float = Field(default=600.0, ge=0)
     """Remote only: seconds a box may wait for a free slot."""
+    deployment: dict[str, Any] = Field(default_factory=dict)
+    """Swerex only: `type` (`docker`, `modal`, `fargate` or `daytona`), and the fields of swe-rex's
+    configuration of it: `{ type = "modal", startup_timeout = 300.0 }`."""
 
 
 class SamplingConfig(Config):
@@ -127,32 +130,12 @@ def _backend(config: SandboxConfig) -> SandboxBackend:
         verify = trust(Path(config.ca_file) if config.ca_file else None)
         client = PoolClient(config.pool, token, direct=config.direct, verify=verify)
         return RemoteBackend(client, image=config.image or "host", wait=config.wait)
+    if config.use == "swerex":
+        if config.warm:
+            raise ConfigError("`warm` is for docker boxes of this machine; leave it out for `swerex`")
+        return SwerexBackend(configured(config.deployment, config.image))
     backend = open_backend(config.use, image=config.image or None, warm=config.warm)
     return ImageBackend(backend, config.images) if config.use == "namespace" else backend
-
-
-@asynccontextmanager
-async def open_engine(model: Path, config: EngineConfig) -> AsyncIterator[Engine]:
-    """The engine on a model folder: the local one in its own process, or a server that has the same model.
-    Raises ConfigError (an API is no engine) or EngineError."""
-    engine = await _engine(model, config)
-    try:
-        yield engine
-    finally:
-        await engine.close()
-
-
-async def _engine(model: Path, config: EngineConfig) -> Engine:
-    if config.use == "vllm":
-        return await VllmEngine.connect(config)
-    if config.use == "sglang":
-        return await SglangEngine.connect(config)
-    if config.use == "openai":
-        raise ConfigError(
-            '`line.engine.use` is "openai": an API gives text and no tokens, so nothing can be trained on '
-            "it; use `local`, `vllm` or `sglang`"
-        )
-    return await asyncio.to_thread(ProcessEngine, model, config=config)  # loading takes seconds
 
 
 @asynccontextmanager
@@ -179,10 +162,16 @@ async def open_expert_line(backend: SandboxBackend, agent: Agent, renderer: Rend
 
 @asynccontextmanager
 async def open_gateway(
-    config: LineConfig, model: Path | Endpoint, *, host: str = "127.0.0.1", port: int = 0, api_key: str = ""
+    config: LineConfig,
+    model: Path | Endpoint,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    api_key: str = "",
+    say: Callable[[str], None] | None = None,
 ) -> AsyncIterator[Gateway]:
-    """The gateway before a model: a folder's, through an engine, or an API's. Raises ConfigError or
-    EngineError."""
+    """The gateway before a model: a folder's, through an engine, or an API's. `say` is told what befalls
+    engines. Raises ConfigError or EngineError."""
     async with AsyncExitStack() as stack:
         api = _api(config, model)
         if api is not None:
@@ -190,7 +179,8 @@ async def open_gateway(
             gateway = Gateway(api, model=api.name, host=host, port=port, api_key=api_key)
         else:
             renderer = Renderer.load(str(model))
-            engine = await stack.enter_async_context(open_engine(Path(str(model)), config.engine))
+            opened = open_engine(Path(str(model)), config.engine, updates=False, say=say)
+            engine = await stack.enter_async_context(opened)
             gateway = Gateway(engine, renderer, host=host, port=port, api_key=api_key, history=config.history)
         yield await stack.enter_async_context(gateway)
 

@@ -18,7 +18,8 @@ from patchwright.config import load_config, pick
 from patchwright.engine.base import Engine
 from patchwright.engine.check import check_engine
 from patchwright.engine.config import EngineConfig
-from patchwright.recipes.assembly import SandboxConfig, open_boxes, open_engine
+from patchwright.recipes.assembly import SandboxConfig, open_boxes
+from patchwright.recipes.engines import open_engine
 from patchwright.render import Renderer
 from patchwright.sandbox.base import SandboxBackend
 from patchwright.sandbox.check import check_sandbox

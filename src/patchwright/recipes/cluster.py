@@ -1,9 +1,10 @@
-"""`[cluster]`: the machines a run is meant for, and who gets which GPU. Read by `train ... --dry-run`."""
+"""`[cluster]`: the machines a run is on, and who gets which GPU."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Literal
 
 from pydantic import Field
 
@@ -14,15 +15,30 @@ __all__ = ["ClusterConfig", "Node", "place"]
 
 
 class ClusterConfig(Config):
-    """The machines a run is meant for. `--dry-run` reckons with them; a run itself takes the GPUs of the
-    machine it is started on (`train.ranks`) and the servers it is told (`line.engine.url`)."""
+    """The machines a run is on. `--dry-run` reckons with them. A run takes the GPUs of the machine it is
+    started on (`train.ranks`) and the servers it is told (`line.engine.url`), unless `use` says otherwise."""
 
+    use: Literal["here", "ray"] = "here"
+    """`here`, or `ray`: `train rl` spreads engines, trainer ranks and rollout drivers over the machines of
+    a Ray cluster (`docs/ray.md`)."""
+    address: str = "auto"
+    """Ray only: HOST:PORT of the cluster; `auto` is the one this machine or job belongs to."""
+    open_network: bool = False
+    """Ray only: nobody else is in the cluster's network, so it may go without tokens."""
+    drivers: int = Field(default=0, ge=0)
+    """Ray only: rollout drivers, each with its own gateway and boxes; 0: one on each of `nodes`."""
+    restarts: int = Field(default=3, ge=0)
+    """Ray only: how often the trainer is started again from the last checkpoint when a rank of it is lost."""
+    placement_seconds: float = Field(default=600.0, gt=0)
+    """Ray only: how long the cluster may take to have room for all."""
+    cache: str = ""
+    """Ray only: folder on every machine for the model and its versions; one of temporary files when empty."""
     model: str = ""
     """The model the numbers are for, as hubs name it: its shape is taken where `--model` is no folder."""
     nodes: int = Field(default=1, ge=1)
     """Machines with GPUs."""
-    gpus_per_node: int = Field(default=1, ge=1)
-    """GPUs of each."""
+    gpus_per_node: int = Field(default=1, ge=0)
+    """GPUs of each; 0: engines and ranks take a CPU each."""
     gpu_memory_gb: float = Field(default=80.0, gt=0)
     """Memory of a GPU, in GB (10^9 bytes)."""
     engines: int = Field(default=0, ge=0)
@@ -64,7 +80,9 @@ def place(cluster: ClusterConfig, ranks: int) -> list[Node]:
     Whoever wants most GPUs is placed first, each where most are free: servers stay whole, and the rest is
     spread evenly. Raises ConfigError when they do not fit.
     """
-    nodes = [Node(cluster.gpus_per_node) for _ in range(cluster.nodes)]
+    wanted = cluster.judges * cluster.judge_parallel + cluster.engines * cluster.tensor_parallel + ranks
+    slots = cluster.gpus_per_node or wanted  # machines without GPUs have no such bound
+    nodes = [Node(slots) for _ in range(cluster.nodes)]
     groups = [("judge", cluster.judge_parallel)] * cluster.judges
     groups += [("engine", cluster.tensor_parallel)] * cluster.engines
     groups.sort(key=lambda group: -group[1])

@@ -13,6 +13,7 @@ from typing import Any
 from patchwright.errors import ConfigError
 from patchwright.recipes.artefacts import keep_files
 from patchwright.recipes.assembly import LineConfig, assemble
+from patchwright.recipes.engines import PLACES
 from patchwright.recipes.figures import Figures, Row, figures, table
 from patchwright.recipes.prices import Price, load_price
 from patchwright.recipes.progress import Stage, View
@@ -31,7 +32,7 @@ STAGE = "eval"
 _SHOW_EVERY = 0.5
 """Seconds between two looks at the figures: adding them up costs more the more there are."""
 _SLICE = re.compile(r"(-?\d*):(-?\d*)")
-_MAY_CHANGE = ("line.concurrency", "line.retries", "slice", "samples")
+_MAY_CHANGE = ("line.concurrency", "line.retries", *PLACES, "slice", "samples")
 """A second call may be quicker, or ask for more; what is there already counts."""
 
 

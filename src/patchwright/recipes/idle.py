@@ -23,12 +23,15 @@ class Idle:
         self._under_way = 0
         self._begun = self._changed = clock()
         self._idle = 0.0
+        self.used = False
+        """Whether anything was ever under way."""
 
     @contextmanager
     def busy(self) -> Iterator[None]:
         """Something is under way while the block runs; blocks may overlap."""
         self._look()
         self._under_way += 1
+        self.used = True
         try:
             yield
         finally:

@@ -9,17 +9,19 @@ of the two: they are in the policy ratio, never in a bound.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from math import fsum
 
 from patchwright.engine.base import Engine
 from patchwright.engine.http import HttpEngine
+from patchwright.engine.replicas import Replicas
 from patchwright.errors import ConfigError, EngineError
 from patchwright.recipes.assembly import SamplingConfig
 from patchwright.train.samples import samples
 from patchwright.train.worker import TrainerProcess
-from patchwright.types import Outcome, Sample, Sampling, Trajectory, Turn
+from patchwright.types import Completion, Outcome, Sample, Sampling, Trajectory, Turn
 
 __all__ = ["check_drift", "check_parity", "probe_prompt", "refuse_truncation", "refuse_unlike", "stale"]
 
@@ -33,9 +35,11 @@ _ROWS = 16
 def refuse_truncation(engine: Engine, sampling: SamplingConfig) -> None:
     """Raises ConfigError when the engine draws from a part of the distribution and tells the log-probs of the
     whole: no ratio to the trained policy would be true."""
-    if sampling.top_p < 1 and isinstance(engine, HttpEngine) and not engine.processed:
+    whole = engine.engines if isinstance(engine, Replicas) else [engine]
+    raw = [one for one in whole if isinstance(one, HttpEngine) and not one.processed]
+    if sampling.top_p < 1 and raw:
         raise ConfigError(
-            f"`line.sampling.top_p` is {sampling.top_p}, and {engine.name} tells log-probs from before top-p,"
+            f"`line.sampling.top_p` is {sampling.top_p}, and {raw[0].name} tells log-probs from before top-p,"
             " on which nothing true can be trained; set it to 1, or use `local` or `vllm`"
         )
 
@@ -61,24 +65,39 @@ async def check_parity(
     temperature: float = 1.0,
     prompt: Sequence[int] = _PROBE,
 ) -> float:
-    """The largest gap between engine and trainer on what the engine samples after `prompt`.
+    """The largest gap between engine and trainer on what the engine, every replica of it, samples after
+    `prompt`.
 
     Raises EngineError past `bound`: the engine then samples from other weights than those trained, or
     computes them wrongly, and nothing learned from it would be true.
     """
     sampling = Sampling(max_tokens=_PROBE_TOKENS, seed=0, temperature=temperature)
-    done = await engine.generate(prompt, sampling)
-    if not done.token_ids:
-        return 0.0
-    scores = await trainer.score([*prompt, *done.token_ids])
-    gap = max(abs(a - b) for a, b in zip(done.logprobs, scores[-len(done.token_ids) :], strict=True))
-    if not gap <= bound:
+    gaps = [0.0]
+    for done in await _probes(engine, prompt, sampling):
+        scores = await trainer.score([*prompt, *done.token_ids])
+        own = scores[len(scores) - len(done.token_ids) :]
+        gaps += [abs(a - b) for a, b in zip(done.logprobs, own, strict=True)]
+    gap = max(gaps)
+    if not all(one <= bound for one in gaps):  # what is no number is in no bound
         raise EngineError(
             f"engine and trainer disagree by {gap:.3f} on a log-prob under weights {engine.version}, more "
             f"than rl.max_logprob_gap ({bound:g}); reload the engine, or raise the bound if it computes in "
             "low precision"
         )
     return gap
+
+
+async def _probes(engine: Engine, prompt: Sequence[int], sampling: Sampling) -> list[Completion]:
+    """What each replica samples; one that is just being lost answers later for itself."""
+    if not isinstance(engine, Replicas):
+        return [await engine.generate(prompt, sampling)]
+    asked = [one.generate(prompt, sampling) for one in engine.engines]
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    for fault in found:
+        if isinstance(fault, BaseException) and not isinstance(fault, EngineError):
+            raise fault
+    answers = [one for one in found if isinstance(one, Completion)]
+    return answers or [await engine.generate(prompt, sampling)]
 
 
 def probe_prompt(rollouts: Sequence[Trajectory], most: int) -> Sequence[int]:

@@ -2,7 +2,8 @@
 
 Of the trainer, per parameter: 4 bytes of weight, 4 of gradient and 8 of AdamW's two averages, all float32
 (`train/trainer.py`; ZeRO, arXiv 1910.02054, section 3.1, counts them so), spread over the ranks as FSDP2
-spreads them (`train/shards.py`). What is whole for a while, activations and logits are below.
+spreads them (`train/shards.py`); with `offload` they are in the host's memory, and with `recompute` too the
+layers' inputs. What is whole for a while, activations and logits are below.
 
 An estimate, not a measurement: allocators waste, kernels have work space, and what a layer keeps was counted
 for Qwen3 (a test counts again). Leave a tenth of a GPU free.
@@ -20,6 +21,7 @@ __all__ = [
     "EngineMemory",
     "Part",
     "engine_memory",
+    "host_memory",
     "kept_bytes",
     "local_memory",
     "lora_parameters",
@@ -58,19 +60,27 @@ def trainer_memory(shape: Shape, train: TrainConfig, longest: int) -> list[Part]
     """Of one rank, at the peak of a step whose longest row has so many tokens."""
     tokens = max(train.micro_batch_tokens, longest)
     trained = shape.parameters if train.lora is None else lora_parameters(shape, train)
+    states = [] if train.offload else _states(shape, train, trained)
     return [
-        *_states(shape, train, trained),
+        *states,
         *_gathered(shape, train, trained),
         _activations(shape, train, tokens),
         Part("logits", 3 * 4 * MAX_LOGITS, "logits, log-softmax and gradient: 3 x 4 bytes x 2^25"),
     ]
 
 
+def host_memory(shape: Shape, train: TrainConfig, longest: int) -> float:
+    """Bytes that a rank with `offload` keeps in the host's memory."""
+    trained = shape.parameters if train.lora is None else lora_parameters(shape, train)
+    inputs = 4 * shape.hidden * shape.layers * max(train.micro_batch_tokens, longest) * train.recompute
+    return sum(part.bytes for part in _states(shape, train, trained)) + inputs
+
+
 def _states(shape: Shape, train: TrainConfig, trained: int) -> list[Part]:
     """What stays from step to step."""
     ranks = train.ranks
     every = shape.parameters + (trained if train.lora else 0)
-    held = ranks > 1 and trained <= HELD_GRADIENT
+    held = ranks > 1 and trained <= HELD_GRADIENT and not train.offload
     over = 1 if held else ranks
     return [
         Part("weights", 4 * every / ranks, f"4 bytes x {_billions(every)} / {ranks_text(ranks)}"),
@@ -82,11 +92,11 @@ def _states(shape: Shape, train: TrainConfig, trained: int) -> list[Part]:
 def _gathered(shape: Shape, train: TrainConfig, trained: int) -> list[Part]:
     """What is whole only for a while, or is there twice."""
     half = train.dtype == "bfloat16"
-    if train.ranks == 1:
+    if train.ranks == 1 and not train.offload:
         size = 2 * trained if half else 0
         return [Part("weights in bfloat16", size, "2 bytes each, kept by autocast")] if size else []
-    alike = train.lora is None
-    layer = (8 + 2 * half + 4 * alike) * shape.layer
+    alike, each = train.lora is None, 2 if half else 4
+    layer = (2 * each + (each + 4) * alike) * shape.layer
     outside = (4 + 4 * alike) * shape.outside
     return [
         Part("layers made whole", layer, f"this one and the next: {_billions(shape.layer)} each"),
@@ -99,8 +109,9 @@ def _activations(shape: Shape, train: TrainConfig, tokens: int) -> Part:
     if not train.recompute:
         how = f"{tokens:,} tokens x {shape.layers} layers x {kept:,} bytes"
         return Part("activations", tokens * shape.layers * kept, how)
-    how = f"{tokens:,} tokens x ({shape.layers} layers x {4 * shape.hidden:,} + {kept:,} bytes)"
-    return Part("activations", tokens * (shape.layers * 4 * shape.hidden + kept), how)
+    layers = 2 if train.offload else shape.layers  # the one that is computed, and the one on its way
+    how = f"{tokens:,} tokens x ({layers} layers x {4 * shape.hidden:,} + {kept:,} bytes)"
+    return Part("activations", tokens * (layers * 4 * shape.hidden + kept), how)
 
 
 def lora_parameters(shape: Shape, train: TrainConfig) -> int:

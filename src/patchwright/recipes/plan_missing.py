@@ -14,6 +14,7 @@ from patchwright.agent.harness.names import PLANS
 from patchwright.agent.kit import find_kit
 from patchwright.errors import ConfigError
 from patchwright.fleet.tokens import POOL_TOKEN, config_folder
+from patchwright.recipes.cluster import ClusterConfig
 from patchwright.recipes.settings import Settings
 from patchwright.sandbox.docker_api import engine_socket
 from patchwright.train.config import TrainConfig
@@ -39,7 +40,8 @@ def missing(given: Given) -> list[str]:
     """One line for each thing that is not there."""
     found = [*_files(given), *_packages(given.train), *_gpus(given)]
     if given.kind == "rl":
-        found += [*_servers(given.settings), *_boxes(given.settings), *_agent(given.settings)]
+        settings = given.settings
+        found += [*_ray(settings.cluster), *_servers(settings), *_boxes(settings), *_agent(settings)]
     return found
 
 
@@ -72,17 +74,27 @@ def _gpus(given: Given) -> Iterator[str]:
     here, wanted = len(list(Path("/dev").glob("nvidia[0-9]*"))), cluster.gpus_per_node
     if here < wanted:
         yield f"GPUs: {wanted} are wanted in each of {cluster.nodes} machines, this one has {here}"
-    if train.ranks > wanted:
+    if train.ranks > wanted and cluster.use != "ray":
         yield (
-            f"one machine with {train.ranks} GPUs: the trainer's ranks are processes of one machine "
-            f"(train.ranks = {train.ranks}, cluster.gpus_per_node = {wanted})"
+            f"one machine with {train.ranks} GPUs: the trainer's ranks are processes of one machine, "
+            f"unless cluster.use is ray (train.ranks = {train.ranks}, cluster.gpus_per_node = {wanted})"
         )
+
+
+def _ray(cluster: ClusterConfig) -> Iterator[str]:
+    if cluster.use != "ray":
+        return
+    if importlib.util.find_spec("ray") is None:
+        yield "package: ray; pip install 'patchwright[ray]'"
+    if cluster.address != "auto":
+        yield from _unreachable("Ray cluster", f"tcp://{cluster.address}", "cluster.address")
 
 
 def _servers(settings: Settings) -> Iterator[str]:
     engine, judge = settings.line.engine, settings.rl.scores.judge
-    if engine.use != "local":
-        yield from _unreachable(f"{engine.use} server", engine.url, "line.engine.url")
+    if engine.use != "local" and not (engine.python and not engine.urls):
+        for url in engine.urls or [""]:
+            yield from _unreachable(f"{engine.use} server", url, "line.engine.url")
     if judge.base_url:
         yield from _unreachable("judge", judge.base_url, "rl.scores.judge.base_url")
 

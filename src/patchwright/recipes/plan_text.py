@@ -10,7 +10,7 @@ from rich.table import Table
 
 from patchwright.recipes.cluster import Node
 from patchwright.recipes.plan import Plan
-from patchwright.recipes.plan_memory import EngineMemory, Part, ranks_text
+from patchwright.recipes.plan_memory import EngineMemory, Part, host_memory, ranks_text
 from patchwright.recipes.plan_model import Shape
 
 __all__ = ["plan_text"]
@@ -70,6 +70,9 @@ def _trainer(plan: Plan) -> Table:
     table = _parts(f"memory of a {where} that trains, GB", plan.trainer)
     of = f"of {plan.cluster.gpu_memory_gb:.0f}" if plan.train.device != "cpu" else ""
     table.add_row("together", f"{plan.trainer_bytes / 1e9:.1f}", of)
+    if plan.train.offload:
+        host = host_memory(plan.shape, plan.train, plan.context)
+        table.add_row("of the host", f"{host / 1e9:.1f}", "more for each rank: what is offloaded")
     return table
 
 

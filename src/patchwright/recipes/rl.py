@@ -15,25 +15,25 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
+
+from rich.markup import escape
 
 from patchwright.engine.base import Engine
 from patchwright.errors import EngineError
 from patchwright.metrics import Metrics
 from patchwright.metrics.trace import span, step_span
-from patchwright.recipes.agents import open_agent
 from patchwright.recipes.artefacts import keep_files, safe_name
-from patchwright.recipes.assembly import LineConfig, open_boxes, open_engine, open_line
+from patchwright.recipes.assembly import LineConfig
 from patchwright.recipes.cheats import attempted_cheats
+from patchwright.recipes.engines import PLACES
 from patchwright.recipes.idle import Idle, WatchedEngine
 from patchwright.recipes.parity import (
     check_drift,
     check_parity,
     probe_prompt,
-    refuse_truncation,
     refuse_unlike,
     stale,
 )
@@ -44,16 +44,17 @@ from patchwright.recipes.rl_config import RlConfig
 from patchwright.recipes.rl_record import Figures, note, staleness
 from patchwright.recipes.rl_rollouts import Batches, Rollouts, choose
 from patchwright.recipes.scores import Scores, open_scores
+from patchwright.recipes.site import OpenSite, Site, Wanted, open_here
 from patchwright.recipes.task_import import benchmark_tasks
 from patchwright.recipes.verifier_prompt import read_about
-from patchwright.render import Renderer
 from patchwright.rollout.events import FILE as EVENTS
 from patchwright.rollout.events import Events
-from patchwright.rollout.rollout import Line
+from patchwright.rollout.rollout import Attempts
 from patchwright.store import Run
 from patchwright.tasks.files import load_tasks
 from patchwright.tasks.select import refuse_overlap
 from patchwright.tasks.trust import trusted
+from patchwright.train.process import WorkerDiedError
 from patchwright.train.worker import TrainerProcess
 from patchwright.types import Outcome, Sample, Task, Trajectory, Weights
 
@@ -61,12 +62,13 @@ __all__ = ["MAY_CHANGE", "RlConfig", "choose", "policy_rewards", "policy_samples
 
 _JUDGE = ("base_url", "api_key_env", "concurrency", "request_timeout", "patience")
 _WAITS = ("rl.straggler_seconds", "rl.max_load_seconds")
-MAY_CHANGE = ("rl.steps", "line.concurrency", *_WAITS, *(f"rl.scores.judge.{name}" for name in _JUDGE))
+_JUDGES = tuple(f"rl.scores.judge.{name}" for name in _JUDGE)
+MAY_CHANGE = ("rl.steps", "line.concurrency", *PLACES, *_WAITS, *_JUDGES)
 """What a resumed run may be given anew."""
 
 
 async def train_rl(
-    line: Line,
+    line: Attempts,
     engine: Engine,
     trainer: TrainerProcess,
     run: Run,
@@ -144,8 +146,12 @@ class _Steps:
         with span("compare"):
             gap = await _compare(self.engine, self.trainer, rollouts, self.config)
         record |= trained | self.scores.record(rollouts) | {"logprob_gap": gap}
-        record |= {"trainer_idle": self.trainer_idle.share(), "engine_idle": self.engine_idle.share()}
+        record |= {"trainer_idle": self.trainer_idle.share(), "engine_idle": self._engine_idle()}
         return record | {"seconds": round(time.monotonic() - started, 2)}
+
+    def _engine_idle(self) -> float | None:
+        """None where others ask the engine, whom nobody watches."""
+        return self.engine_idle.share() if self.engine_idle.used else None
 
     async def _load(self, weights: Weights) -> float:
         """Load weights while attempts go on; returns the seconds it took.
@@ -282,7 +288,14 @@ def _keeper(folder: Path) -> Callable[[str, Mapping[str, bytes]], None]:
 
 
 async def run_rl(
-    config: RlConfig, line_config: LineConfig, tasks: Path, model: Path, folder: Path, view: View
+    config: RlConfig,
+    line_config: LineConfig,
+    tasks: Path,
+    model: Path,
+    folder: Path,
+    view: View,
+    *,
+    site: OpenSite = open_here,
 ) -> Weights:
     """`patchwright train rl`: train the model in `model` on the tasks of a file; returns the last weights."""
     refuse_unlike(line_config.sampling, config.train.temperature)
@@ -296,15 +309,39 @@ async def run_rl(
         "tasks": str(tasks),
         "model": str(model),
     }
-    async with AsyncExitStack() as stack:
-        run = stack.enter_context(Run.create_or_open(folder, stored, may_change=MAY_CHANGE))
-        agent = await stack.enter_async_context(open_agent(line_config.agent))
-        backend = await stack.enter_async_context(open_boxes(line_config.sandbox))
-        engine = await stack.enter_async_context(open_engine(model, line_config.engine))
-        refuse_truncation(engine, line_config.sampling)
-        renderer = Renderer.load(str(model))
-        opened = open_line(backend, agent, engine, renderer, history=line_config.history)
-        line = replace(await stack.enter_async_context(opened), keep=_keeper(folder))
-        trainer = await stack.enter_async_context(TrainerProcess(model, config.train))
-        start = Weights(version=0, path=str(model))
-        return await train_rl(line, engine, trainer, run, chosen, config, line_config, start=start, view=view)
+    start = Weights(version=0, path=str(model))
+    with Run.create_or_open(folder, stored, may_change=MAY_CHANGE) as run:
+        wanted = Wanted(
+            line=line_config,
+            train=config.train,
+            model=model,
+            keep=_keeper(folder),
+            say=lambda text: view.say(escape(text)),
+            events=Events(run.path / EVENTS),
+        )
+        async with site(wanted) as parts:
+            return await _insist(parts, run, chosen, config, line_config, start=start, view=view)
+
+
+async def _insist(
+    site: Site,
+    run: Run,
+    tasks: Sequence[Task],
+    config: RlConfig,
+    pace: LineConfig,
+    *,
+    start: Weights,
+    view: View,
+) -> Weights:
+    """`train_rl`, and again from the last finished round when the trainer died, as often as the site says."""
+    for left in range(site.restarts, -1, -1):
+        try:
+            async with site.trainer() as trainer:
+                return await train_rl(
+                    site.line, site.engine, trainer, run, tasks, config, pace, start=start, view=view
+                )
+        except EngineError as error:
+            if not left or not isinstance(error.__cause__, WorkerDiedError):
+                raise
+            view.say(f"the trainer died and is started again from its last checkpoint ({left} times at most)")
+    raise AssertionError("the last try returns or raises")

@@ -19,7 +19,7 @@ from patchwright.recipes.rounds import Rounds
 from patchwright.recipes.schedule import Pace
 from patchwright.recipes.scores import Scores
 from patchwright.rollout.driver import group_jobs, insist
-from patchwright.rollout.rollout import Job, Line
+from patchwright.rollout.rollout import Attempts, Job
 from patchwright.store import Run
 from patchwright.types import Outcome, Task, Trajectory
 
@@ -52,7 +52,7 @@ class Rollouts:
             batches.loaded()
     """
 
-    line: Line
+    line: Attempts
     scores: Scores
     engine: Engine
     """Answers the attempts."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from patchwright.recipes.agents import open_agent
 from patchwright.recipes.artefacts import keep_files, safe_name
 from patchwright.recipes.assembly import LineConfig, assemble, open_boxes, open_expert_line
+from patchwright.recipes.engines import PLACES
 from patchwright.recipes.evaluate import Result, evaluate, result
 from patchwright.recipes.experts import Experts
 from patchwright.recipes.progress import View
@@ -30,7 +31,7 @@ async def run_rollout(
     chosen = load_tasks(tasks)
     name = str(model) if isinstance(model, Path) else model.base_url
     stored = {"line": config.model_dump(mode="json"), "tasks": str(tasks), "model": name, "samples": samples}
-    with Run.create_or_open(folder, stored, may_change=("line.concurrency",)) as run:
+    with Run.create_or_open(folder, stored, may_change=("line.concurrency", *PLACES)) as run:
         async with assemble(config, model) as bare:
             line = replace(
                 bare, keep=lambda name, left: keep_files(folder / "artefacts" / safe_name(name), left)

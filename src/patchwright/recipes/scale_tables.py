@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 from rich.table import Table
@@ -63,13 +64,14 @@ def tables() -> dict[str, str]:
 
 def _trainer() -> str:
     """GB of a GPU that trains, by ranks."""
+    plain = TrainConfig(device="cuda", dtype="bfloat16", recompute=True, micro_batch_tokens=_CONTEXT)
     rows = []
-    for name in _MODELS:
+    for name, offload in product(_MODELS, (False, True)):
         shape, cells = find_shape(None, name), []
         for ranks in _RANKS:
-            train = TrainConfig(ranks=ranks, dtype="bfloat16", recompute=True, micro_batch_tokens=_CONTEXT)
+            train = plain.model_copy(update={"ranks": ranks, "offload": offload})
             cells.append(f"{sum(part.bytes for part in trainer_memory(shape, train, _CONTEXT)) / 1e9:.0f}")
-        rows.append([name, *cells])
+        rows.append([f"{name}, `offload`" if offload else name, *cells])
     return _markdown(["ranks", *map(str, _RANKS)], rows)
 
 

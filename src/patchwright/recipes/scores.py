@@ -25,7 +25,7 @@ from patchwright.recipes.verifier_model import (
     verifier_score,
     with_turn_scores,
 )
-from patchwright.rollout.rollout import Job, Line
+from patchwright.rollout.rollout import Attempts, Job, Line
 from patchwright.types import Outcome, Trajectory, Turn
 
 __all__ = ["Scores", "ScoresConfig", "open_scores"]
@@ -67,9 +67,10 @@ class Scores:
         self.judge, self._verifiers = judge, verifiers
         self._watches: dict[str, Watch] = {}
 
-    def over(self, line: Line) -> Line:
-        """The line as it is to be rolled out on: watched where there is a judge."""
-        if self.judge is None:
+    def over(self, line: Attempts) -> Attempts:
+        """The line as it is to be rolled out on: watched where there is a judge. Attempts that others make
+        are judged when they are whole."""
+        if self.judge is None or not isinstance(line, Line):
             return line
         names = ("backend", "agent", "model", "grade", "keep", "events")
         parts = {name: getattr(line, name) for name in names}

@@ -34,7 +34,7 @@ class Address(Config):
 async def serve(config: LineConfig, model: Path, address: Address, view: View) -> None:
     """Serve a model until SIGINT or SIGTERM. Nothing is recorded."""
     async with AsyncExitStack() as stack:
-        gateway = await _gateway(stack, config, model, address)
+        gateway = await _gateway(stack, config, model, address, view)
         _announce(view, gateway.endpoint, known=bool(address.api_key))
         await _stopped()
 
@@ -52,7 +52,7 @@ async def record(
         run = stack.enter_context(Run.create_or_open(folder, stored))
         if run.entry(name):
             raise ConfigError(f"run {folder} holds a session {name!r} already; give another --session")
-        gateway = await _gateway(stack, config, model, address)
+        gateway = await _gateway(stack, config, model, address, view)
 
         def keep(_: Turn) -> None:
             recorded = Trajectory(id=name, task_id="", turns=session.turns, messages=session.messages)
@@ -64,9 +64,12 @@ async def record(
         view.say(f"recorded {len(session.turns)} turns: patchwright show {folder} {name}")
 
 
-async def _gateway(stack: AsyncExitStack, config: LineConfig, model: Path, address: Address) -> Gateway:
-    where = {"host": address.host, "api_key": address.api_key}
-    return await stack.enter_async_context(open_gateway(config, model, port=address.port, **where))
+async def _gateway(
+    stack: AsyncExitStack, config: LineConfig, model: Path, address: Address, view: View
+) -> Gateway:
+    host, port, key = address.host, address.port, address.api_key
+    opened = open_gateway(config, model, host=host, port=port, api_key=key, say=view.say)
+    return await stack.enter_async_context(opened)
 
 
 def _announce(view: View, endpoint: Endpoint, *, known: bool) -> None:

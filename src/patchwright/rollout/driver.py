@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
 
-from patchwright.rollout.rollout import Job, Line, attempt
+from patchwright.rollout.rollout import Attempts, Job
 from patchwright.types import Outcome, Sampling, Task, Trajectory
 
 
 async def run_jobs(
-    line: Line, jobs: Iterable[Job], *, concurrency: int = 64, retries: int = 2
+    line: Attempts, jobs: Iterable[Job], *, concurrency: int = 64, retries: int = 2
 ) -> AsyncIterator[Trajectory]:
     """Attempt every job and yield trajectories in the order they finish.
 
@@ -35,14 +35,14 @@ async def run_jobs(
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def insist(line: Line, job: Job, retries: int) -> Trajectory:
+async def insist(line: Attempts, job: Job, retries: int) -> Trajectory:
     """Make an attempt, and again while it is void, up to `retries` times."""
     for pause in range(retries):
-        result = await attempt(line, job)
+        result = await line.attempt(job)
         if result.outcome is not Outcome.VOID:
             return result
         await asyncio.sleep(0.2 * 2**pause)
-    return await attempt(line, job)
+    return await line.attempt(job)
 
 
 def group_jobs(
@@ -63,7 +63,7 @@ def group_jobs(
 
 
 async def collect(
-    line: Line,
+    line: Attempts,
     jobs: Iterable[Job],
     *,
     concurrency: int = 64,

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any
+from typing import Any, Protocol
 
 from patchwright.agent.base import Agent, Bounded, Furnishing
 from patchwright.engine.base import Engine
@@ -45,6 +45,14 @@ class Job:
     sampling: Sampling = field(default_factory=Sampling)
     engine: Engine | None = None
     """Answers this attempt instead of the gateway's engine (a scripted expert)."""
+
+
+class Attempts(Protocol):
+    """Whoever makes attempts: a `Line`, or machines elsewhere that have one."""
+
+    async def attempt(self, job: Job) -> Trajectory:
+        """Make one attempt. Infrastructure faults end in a void trajectory, never in an exception."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +93,10 @@ class Line:
         )
         session.on_call = lambda: self.tell(job.id, "model")
         return session
+
+    async def attempt(self, job: Job) -> Trajectory:
+        """See `Attempts`."""
+        return await attempt(self, job)
 
 
 async def attempt(line: Line, job: Job) -> Trajectory:

@@ -44,20 +44,26 @@ def unpack(data: bytes, into: str) -> None:
         os.chmod(target, (member.mode & 0o777) | 0o700)
 
 
-def pack(folders: list[str]) -> bytes:
+def pack(folders: list[str], *, mounts: bool = True) -> bytes:
     """A tar of these folders and all below them, for `restore`. Runs in the box whose folders they are.
 
-    Files that vanish meanwhile, and sockets, are left out. Raises OSError or MemoryError.
+    Files that vanish meanwhile, and sockets, are left out; without `mounts` also what is mounted below the
+    folders. Raises OSError or MemoryError.
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for folder in folders:
             if not any(folder.startswith(f"{other}/") for other in folders):
-                _pack(tar, folder, 0)
+                _pack(tar, folder, 0, None if mounts else set(folders))
     return buffer.getvalue()
 
 
-def _pack(tar: tarfile.TarFile, path: str, depth: int) -> None:
+def is_mounted(path: str) -> bool:
+    """Whether another file system begins in the folder `path`. Of files an overlay does not tell."""
+    return os.path.isdir(path) and os.path.ismount(path)
+
+
+def _pack(tar: tarfile.TarFile, path: str, depth: int, asked: set[str] | None) -> None:
     if depth > _DEPTH:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path)
     with contextlib.suppress(FileNotFoundError):
@@ -74,7 +80,9 @@ def _pack(tar: tarfile.TarFile, path: str, depth: int) -> None:
         if member.isdir():
             with _readable(path, member.mode):
                 for name in os.listdir(path):  # noqa: PTH208
-                    _pack(tar, posixpath.join(path, name), depth + 1)
+                    below = posixpath.join(path, name)
+                    if asked is None or below in asked or not is_mounted(below):
+                        _pack(tar, below, depth + 1, asked)
 
 
 @contextlib.contextmanager

@@ -243,4 +243,4 @@ ISOLATION: tuple[Callable[[SandboxBackend], Awaitable[None]], ...] = (
     kill_score,
     survives_attack_on_its_runner,
 )
-"""The checks that `process` is exempt from."""
+"""The checks that `process` and `swerex` are exempt from."""

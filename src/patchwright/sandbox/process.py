@@ -26,20 +26,18 @@ from patchwright.sandbox.base import BoxSpec, Handler
 from patchwright.sandbox.box import Box, Command
 from patchwright.sandbox.connections import served
 from patchwright.sandbox.files import read_file, write_file
+from patchwright.sandbox.marked import MARK, kill_marked
 from patchwright.sandbox.output import CANNOT_RUN, LONG_COMMAND, TIMED_OUT, Output, render
 from patchwright.sandbox.rootfs import GITCONFIG
 from patchwright.sandbox.trees import TreeCopy
 from patchwright.types import Exec
 
-_MARK = "PATCHWRIGHT_COMMAND"
-"""Variable by which the processes of a command are found again: the box's folder, and a number."""
 _FOLDERS = ("work", "home", "tmp")
 _PREFIX = "patchwright-box-"
 _OWNER = "owner"
 """File in a box's folder that says which program made it."""
 _CHUNK = 64 * 1024
 _LAST_DRAIN = 1024 * 1024
-_ROUNDS = 20
 
 
 class ProcessBox(Box):
@@ -82,7 +80,7 @@ class ProcessBox(Box):
 
     async def _run(self, command: Command) -> Exec:
         mark = f"{self._root.name}:{next(self._numbers)}:"
-        env = {**self._environment(), **command.env, _MARK: mark}
+        env = {**self._environment(), **command.env, MARK: mark}
         try:
             return await self._run_in(self._real(command.cwd), env, command)
         except (OSError, ValueError) as error:
@@ -95,7 +93,7 @@ class ProcessBox(Box):
 
     async def _end(self) -> None:
         self._hang_up()
-        _kill_marked(f"{self._root.name}:")
+        kill_marked(f"{self._root.name}:")
         _remove(self._root)
 
     def _real(self, path: str) -> str:
@@ -127,7 +125,7 @@ class ProcessBox(Box):
         finally:
             os.close(writable)
         try:
-            timed_out = await _wait(process, reader.failure, command.timeout, env[_MARK])
+            timed_out = await _wait(process, reader.failure, command.timeout, env[MARK])
         finally:
             output = reader.close()
         if reader.failure.done():
@@ -279,32 +277,8 @@ async def _wait(
         if not ended.done():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            _kill_marked(mark)
+            kill_marked(mark)
         await ended
-
-
-def _kill_marked(mark: str) -> None:
-    """Kill the processes whose environment says `mark`, until there are none (Linux only)."""
-    wanted = f"{_MARK}={mark}".encode()
-    for _ in range(_ROUNDS):
-        victims = [pid for pid in _pids() if any(e.startswith(wanted) for e in _variables(pid))]
-        if not victims:
-            return
-        for pid in victims:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def _pids() -> list[int]:
-    proc = Path("/proc")
-    return [int(entry.name) for entry in proc.iterdir() if entry.name.isdigit()] if proc.is_dir() else []
-
-
-def _variables(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
 
 
 def _copy(original: Path, copy: Path) -> None:
@@ -327,7 +301,7 @@ def _reap() -> None:
         except (OSError, ValueError):
             continue  # one that is being made, or removed
         if owner.is_dead(program):
-            _kill_marked(f"{root.name}:")
+            kill_marked(f"{root.name}:")
             _remove(root)
 
 

@@ -67,14 +67,16 @@ class _Stretch:
     stop: int
     keys: tuple[Range, ...]
     mask_QK: Tensor | None
-    """True where a query sees a key; None for plain causal."""
+    """0 where a query sees a key, else minus infinity; None for plain causal."""
 
 
 class SegmentAttention:
     """A forest as its segments, computed one after the other."""
 
     def __init__(self, forest: Forest, device: torch.device | str = "cpu") -> None:
-        self._stretches = [one for segment in forest.segments for one in _stretches(segment, device)]
+        most = max((segment.stop - segment.start + _past(segment) for segment in forest.segments), default=0)
+        edge = _Edge(most, device) if any(segment.past for segment in forest.segments) else None
+        self._stretches = [one for segment in forest.segments for one in _stretches(segment, edge)]
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """See `Attend`."""
@@ -82,17 +84,34 @@ class SegmentAttention:
         return torch.cat(pieces, 2)
 
 
-def _stretches(segment: Segment, device: torch.device | str) -> Iterator[_Stretch]:
+class _Edge:
+    """The masks of all stretches as views of one, of `STRETCH` rows. They are numbers, since SDPA turns truth
+    values into numbers, a copy for each call, and keeps it until the way back."""
+
+    def __init__(self, keys: int, device: torch.device | str) -> None:
+        self._width = keys
+        hidden = torch.full((STRETCH, keys + STRETCH), -torch.inf, device=device)
+        self._whole = hidden.triu_(keys + 1)
+
+    def mask(self, queries: int, keys: int) -> Tensor:
+        """For queries that are the last of so many keys: each sees itself and what is before it."""
+        first = self._width - (keys - queries)
+        return self._whole[:queries, first : first + keys]
+
+
+def _past(segment: Segment) -> int:
+    return sum(last - first for first, last in segment.past)
+
+
+def _stretches(segment: Segment, edge: _Edge | None) -> Iterator[_Stretch]:
     """A segment without a past is plain causal attention. Others are cut, since a mask makes SDPA look at all
     keys of every query: short stretches leave out the keys after them."""
-    if not segment.past:
+    if not segment.past or edge is None:
         yield _Stretch(segment.start, segment.stop, ((segment.start, segment.stop),), None)
         return
-    past = sum(last - first for first, last in segment.past)
     for start in range(segment.start, segment.stop, STRETCH):
         stop = min(start + STRETCH, segment.stop)
-        before = past + start - segment.start
-        mask = torch.ones(stop - start, before + stop - start, dtype=torch.bool, device=device).tril_(before)
+        mask = edge.mask(stop - start, _past(segment) + stop - segment.start)
         yield _Stretch(start, stop, (*segment.past, (segment.start, stop)), mask)
 
 

@@ -38,9 +38,12 @@ BUCKET = 512
 """Samples sorted by length together: large enough to waste little padding, small enough to mix lengths."""
 
 
-FEW = 8
+FEW = 16
 """Rounds up to which it is tried whether smaller micro-batches keep all ranks busier: over more of them what
 the last one leaves idle is little."""
+
+SMALLER = (0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
+"""Sizes that are tried, as shares of the largest."""
 
 _NOTHING = Sample(
     token_ids=(0, 0), mask=(0, 0), logprobs=(0.0, 0.0), advantages=(0.0, 0.0), weights=(0.0, 0.0)
@@ -70,7 +73,7 @@ def plan(samples: Sequence[Sample], max_tokens: int, *, share: bool) -> list[Mic
     With `share`, rows that begin alike, of one trajectory or of several, compute what they share once.
     """
     trees, plain = shared_parts(samples, max_tokens) if share else ([], list(samples))
-    grown = [MicroBatch(rows, Forest.of([row.token_ids for row in rows])) for rows in trees]
+    grown = [MicroBatch(rows, Forest.of([row.token_ids for row in rows])) for rows, _ in trees]
     return [*map(MicroBatch, micro_batches(plain, max_tokens)), *grown]
 
 
@@ -82,26 +85,40 @@ def dealt(
     Several ranks compute in rounds, one micro-batch each, and wait for each other in every layer: those of a
     round are about equally large, and every rank has one in every round, be it of nothing.
     """
-    whole = plan(samples, max_tokens, share=share)
     if ranks == 1:
-        return whole
-    rounds = _rounds(whole, ranks)
-    if 0 < len(rounds) <= FEW:
-        even = math.ceil(sum(micro.computed for micro in whole) / (len(rounds) * ranks))
-        finer = plan(samples, min(max_tokens, even), share=share)
-        rounds = min(rounds, _rounds(finer, ranks), key=_longest)
+        return plan(samples, max_tokens, share=share)
+    max_tokens = _even(samples, max_tokens, share=share, ranks=ranks)
+    micros = sorted(plan(samples, max_tokens, share=share), key=lambda micro: micro.computed, reverse=True)
+    rounds = [micros[start : start + ranks] for start in range(0, len(micros), ranks)]
     return [found[rank] if rank < len(found) else MicroBatch([_NOTHING]) for found in rounds]
 
 
-def _rounds(micros: Sequence[MicroBatch], ranks: int) -> list[list[MicroBatch]]:
-    """Of similar size together, which makes the sum over rounds of their longest the least."""
-    order = sorted(micros, key=lambda micro: micro.computed, reverse=True)
-    return [order[start : start + ranks] for start in range(0, len(order), ranks)]
+def _even(samples: Sequence[Sample], max_tokens: int, *, share: bool, ranks: int) -> int:
+    """The size of micro-batches, `max_tokens` at most, that keeps all ranks busiest: of some smaller ones,
+    and of those that share the tokens out in as many rounds, or in one more."""
+    sizes = {max_tokens: _sizes(samples, max_tokens, share=share)}
+    rounds = math.ceil(len(sizes[max_tokens]) / ranks)
+    if not 0 < rounds <= FEW:
+        return max_tokens
+    each = sum(sizes[max_tokens]) / ranks
+    tried = [max_tokens * part for part in SMALLER]
+    tried += [each / count * (2 - part) for count in (rounds, rounds + 1) for part in (1.0, *SMALLER[:4])]
+    for size in {math.ceil(size) for size in tried if size < max_tokens}:
+        sizes[size] = _sizes(samples, size, share=share)
+    return min(sizes, key=lambda size: (_longest(sizes[size], ranks), -size))
 
 
-def _longest(rounds: Sequence[Sequence[MicroBatch]]) -> int:
-    """Tokens that are computed one after the other."""
-    return sum(max(micro.computed for micro in found) for found in rounds)
+def _sizes(samples: Sequence[Sample], max_tokens: int, *, share: bool) -> list[int]:
+    """Tokens of each micro-batch of `plan`, without making them."""
+    trees, plain = shared_parts(samples, max_tokens) if share else ([], samples)
+    padded = (len(rows) * max(map(len, rows)) for rows in micro_batches(plain, max_tokens))
+    return [*padded, *(size for _, size in trees)]
+
+
+def _longest(sizes: Sequence[int], ranks: int) -> int:
+    """Tokens that are computed one after the other: of every round the largest micro-batch. Those of a round
+    are of similar size, which makes their sum the least."""
+    return sum(sorted(sizes, reverse=True)[::ranks])
 
 
 def micro_batches(samples: Sequence[Sample], max_tokens: int) -> list[list[Sample]]:

@@ -1,4 +1,4 @@
-"""Folders that are absent or complete: weights for the engine, checkpoints for resuming.
+"""Folders that are absent or complete: weights for the engine, checkpoints (`parts`) for resuming.
 
 A folder is written beside its place and renamed into it, so a reader, or a run killed at any moment, never
 sees half of one.
@@ -10,26 +10,28 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from patchwright.errors import ConfigError, StoreError
+from patchwright.errors import StoreError
 from patchwright.store.files import commit
 from patchwright.train.tokenizer import save_tokenizer
 
-__all__ = ["complete_folder", "read_state", "write_model", "write_new_model", "write_state", "write_weights"]
+__all__ = ["being_written", "complete_folder", "write_model", "write_new_model", "write_weights"]
 
-STATE = "trainer.pt"
 _DISK_FAULTS = (OSError, RuntimeError, SafetensorError)
-"""What Python, torch.save and safetensors raise when a disk is full."""
+"""What Python, torch and safetensors raise when a disk is full."""
 
 TOKENIZER_SUFFIXES = (".json", ".jinja", ".model", ".txt")
+
+
+def being_written(folder: Path) -> Path:
+    """Where `complete_folder` makes a folder; a run's store sweeps up what a killed process left there."""
+    return folder.with_name(folder.name + ".tmp")
 
 
 @contextmanager
@@ -38,7 +40,7 @@ def complete_folder(folder: Path) -> Iterator[Path]:
 
     Raises StoreError when the disk refuses; what was in place then stays.
     """
-    beside = folder.with_name(folder.name + ".tmp")  # a run's store sweeps up what a killed process left
+    beside = being_written(folder)
     try:
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
@@ -89,22 +91,3 @@ def _untied(model: PreTrainedModel, state: dict[str, Tensor]) -> dict[str, Tenso
     """
     tied = model.all_tied_weights_keys
     return {name: value.clone() if name in tied else value for name, value in state.items()}
-
-
-def write_state(folder: Path, state: dict[str, Any]) -> None:
-    """Write what resuming needs beside the weights."""
-    torch.save(state, folder / STATE)
-
-
-def read_state(folder: Path) -> dict[str, Any]:
-    """What `write_state` wrote, on the CPU; only tensors and plain values are ever unpickled.
-
-    Raises ConfigError when the folder is no checkpoint.
-    """
-    try:
-        state: dict[str, Any] = torch.load(folder / STATE, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise ConfigError(
-            f"{folder} is no checkpoint (no {STATE}); give a folder under checkpoints/"
-        ) from None
-    return state

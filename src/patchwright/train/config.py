@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from patchwright.config import Config
 from patchwright.train.batch import Normalisation
@@ -94,12 +94,17 @@ class TrainConfig(Config):
     threads: int = 1
     """CPU threads of torch, for the whole process: on shared cores one is often fastest for small models."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of forward and backward passes; parameters and optimizer stay float32."""
+    """Arithmetic of forward and backward passes; parameters and optimizer stay float32. Ranks send each other
+    the layers' parameters in it, and add up gradients in float32."""
     device: str = "cpu"
     """Where the model trains: `cpu`, `cuda`, `cuda:1`."""
     ranks: int = Field(default=1, ge=1)
     """Processes of this machine that the model, its gradient and the optimizer are spread over (FSDP2): with
     `cuda` a GPU each, with `cpu` `threads` threads each. Changes speed and memory, not results."""
+    offload: bool = False
+    """Keep a rank's part of parameters, gradients and optimizer in host memory (FSDP2's CPU offload), and
+    with `recompute` the layers' inputs too: a layer is on the GPU while it is computed, AdamW runs on the
+    CPU. Much less GPU memory, slower; `cuda` only."""
     lora: LoraConfig | None = None
     """Train an adapter instead of all parameters: `-s sft.train.lora.rank=16`."""
     recompute: bool = False
@@ -107,6 +112,12 @@ class TrainConfig(Config):
     memory, about a third more time, the same result."""
     seed: int = 0
     """Seed of the deal into minibatches."""
+
+    @model_validator(mode="after")
+    def _offloads_from_a_gpu(self) -> Self:
+        if self.offload and self.device == "cpu":
+            raise ValueError('with `device = "cpu"` all is in host memory already; leave `offload` out')
+        return self
 
 
 def schedule(

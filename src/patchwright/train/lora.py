@@ -61,16 +61,6 @@ class Adapter:
         return {name: weight for name, weight in self._model.named_parameters() if weight.requires_grad}
 
     @torch.no_grad()
-    def restore(self, state: dict[str, Tensor], part: Callable[[Tensor, Tensor], Tensor]) -> None:
-        """Take over what `state` gave; `part` gives what of a tensor belongs into one of the model's (see
-        `Ranks`). Raises ValueError when it is of another adapter."""
-        mine = self.state()
-        if {name: weight.shape for name, weight in mine.items()} != {n: w.shape for n, w in state.items()}:
-            raise ValueError("its adapter has other layers or another rank")
-        for name, weight in mine.items():
-            weight.copy_(part(state[name], weight))
-
-    @torch.no_grad()
     def merged(self, state: dict[str, Tensor], collected: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
         """The whole model's state with the adapter added to the matrices it stands beside; a copy of these,
         so that training goes on from the unmerged ones. `state` and `collected` are those of `Ranks`."""

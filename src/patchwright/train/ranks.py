@@ -53,6 +53,10 @@ class Ranks:
 
     rank = 0
     count = 1
+    whole = True
+    """Whether each rank has every parameter as it is, not a part of it."""
+    apart = False
+    """Whether ranks write to disks of their own, and others put together what they wrote."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -85,7 +89,3 @@ class Ranks:
         """Dictionaries and lists with whole tensors in place of parts: on the first rank, to be written; the
         others get empty ones."""
         return tree
-
-    def part(self, tensor: Tensor, like: Tensor | None) -> Tensor:
-        """This rank's part of a whole tensor that belongs to the parameter `like`."""
-        return tensor

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import multiprocessing
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from patchwright.errors import EngineError
-from patchwright.train.worker import _start
+from patchwright.train.process import ChildProcess, WorkerDiedError
 
 if TYPE_CHECKING:
     from patchwright.train.scorer import Scorer
@@ -47,9 +43,7 @@ class ScorerProcess:
     """
 
     def __init__(self, model: Path, config: ScorerConfig) -> None:
-        self._pool = ProcessPoolExecutor(
-            max_workers=1, mp_context=multiprocessing.get_context("spawn"), initializer=_start
-        )
+        self._process = ChildProcess()
         self._model, self._config = model, config
         self._loaded = False
 
@@ -70,14 +64,12 @@ class ScorerProcess:
 
     async def close(self) -> None:
         """Stop the process, at once. Closing twice is allowed."""
-        for process in list((self._pool._processes or {}).values()):
-            process.terminate()
-        await asyncio.to_thread(self._pool.shutdown, wait=True, cancel_futures=True)
+        await self._process.close()
 
     async def _call(self, function: Callable[..., T], *args: Any) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
-        except BrokenProcessPool as error:
+            return await self._process.call(function, *args)
+        except WorkerDiedError as error:
             raise EngineError(
                 "the verifier's process died (killed, or out of memory); what was scored is stored: "
                 "run the same command again"

@@ -1,34 +1,33 @@
-"""A model spread over several processes of one machine with FSDP2 (`fully_shard`): each keeps a part of every
+"""A model spread over several processes with FSDP2 (`fully_shard`): each keeps a part of every
 parameter, its gradient and its optimizer state, and a layer is whole only while it is computed. Stands in for
 `ranks.Ranks` under the trainer; `worker` starts the processes.
 
-The processes meet over a file in a private folder, and talk over the loopback interface: gloo on CPUs, and
-for Python objects; NCCL between GPUs.
+They find each other as `meeting` says, and talk over gloo on CPUs, and for Python objects; NCCL between GPUs.
 
 Weights of samples are normalised over all ranks (`batch.normalise`), so gradients are summed, never averaged.
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from patchwright.errors import ConfigError
 from patchwright.train.config import TrainConfig
+from patchwright.train.meeting import enter, is_remote
 from patchwright.train.model import Batch, logprobs
 from patchwright.train.ranks import Computed, Ranks
 
-__all__ = ["Shards"]
+__all__ = ["Sharded", "Shards"]
 
 T = TypeVar("T")
 
@@ -38,19 +37,25 @@ micro-batch of an update; a larger one is shared out after each, which needs les
 
 
 class Shards(Ranks):
-    """One of several ranks. Example: `Shards(TrainConfig(ranks=2), rank=0, meeting=folder)`"""
+    """One of several ranks, or one alone that offloads.
 
-    def __init__(self, config: TrainConfig, *, rank: int, meeting: Path) -> None:
-        """Wait for the others in `meeting`, a folder nobody else can write to.
+    Example: `Shards(TrainConfig(ranks=2), rank=0, meeting="/tmp/private")`
+    """
 
-        Raises ConfigError when there are fewer GPUs than ranks, or `device` names one of them.
+    whole = False
+
+    def __init__(self, config: TrainConfig, *, rank: int, meeting: str, address: str = "127.0.0.1") -> None:
+        """Wait for the others in `meeting` (see `meeting.enter`); `address` is this machine's.
+
+        Ranks that meet in a folder share out this machine's GPUs; one that meets others over TCP takes the
+        first GPU its process sees. Raises ConfigError when there is no such GPU, or `device` names one.
         """
-        super().__init__(_device(config, rank))
+        super().__init__(_device(config, gpu=0 if is_remote(meeting) else rank))
         self.rank, self.count = rank, config.ranks
-        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
+        self._config = config
         dist.init_process_group(
             "gloo" if config.device == "cpu" else "cpu:gloo,cuda:nccl",
-            store=dist.FileStore(str(meeting / "ranks"), self.count),  # type: ignore[attr-defined]
+            store=enter(meeting, rank=rank, count=self.count, address=address),
             rank=rank,
             world_size=self.count,
         )
@@ -61,7 +66,7 @@ class Shards(Ranks):
 
     def computed(self, model: PreTrainedModel) -> Computed:
         """See `Ranks`. The parameters become parts (DTensors)."""
-        return _Sharded(model, self._mesh)
+        return Sharded(model, self._mesh, self._config)
 
     def gathered(self, value: T) -> list[T]:
         """See `Ranks`; a collective call, as all below."""
@@ -96,16 +101,8 @@ class Shards(Ranks):
         whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
         return whole.cpu() if self.rank == 0 else torch.empty(0)
 
-    def part(self, tensor: Tensor, like: Tensor | None) -> Tensor:
-        """See `Ranks`. Every rank has the whole tensor, so nothing is sent."""
-        if not isinstance(like, DTensor) or tensor.shape != like.shape:
-            return tensor
-        return distribute_tensor(
-            tensor.to(self.device), like.device_mesh, like.placements, src_data_rank=None
-        )
 
-
-def _device(config: TrainConfig, rank: int) -> str:
+def _device(config: TrainConfig, *, gpu: int) -> str:
     """A GPU for each rank, in order. With CPUs there is nothing to share out."""
     if config.device == "cpu":
         return "cpu"
@@ -114,13 +111,25 @@ def _device(config: TrainConfig, rank: int) -> str:
             f"`train.ranks = {config.ranks}` takes a GPU per rank, so `train.device` cannot be "
             f"{config.device!r}; write `cuda` (and choose GPUs by CUDA_VISIBLE_DEVICES) or `cpu`"
         )
-    if torch.cuda.device_count() < config.ranks:
+    if torch.cuda.device_count() <= gpu:
         raise ConfigError(
             f"`train.ranks = {config.ranks}` needs as many GPUs, and there are {torch.cuda.device_count()}; "
             'lower it, or train on the CPU (`train.device = "cpu"`)'
         )
-    torch.cuda.set_device(rank)
-    return f"cuda:{rank}"
+    torch.cuda.set_device(gpu)
+    return f"cuda:{gpu}"
+
+
+def _precision(config: TrainConfig) -> MixedPrecisionPolicy:
+    """Layers are made whole in the arithmetic's precision: 2 bytes a parameter in place of the 4 + 2 that
+    autocast would hold, and half of the talk. What goes from layer to layer stays float32, as on one rank.
+
+    Not for what is outside the layers: the head's gradient is a sum over pieces, in its weight's precision.
+    """
+    half = config.dtype == "bfloat16"
+    return MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16 if half else None, reduce_dtype=torch.float32, cast_forward_inputs=False
+    )
 
 
 class _Root(nn.Module):
@@ -142,20 +151,22 @@ class _Root(nn.Module):
         return found[0].clone(), found[1].clone()  # no views: FSDP hangs its hooks on them
 
 
-class _Sharded(Computed):
-    """A model of which this process holds a part."""
+class Sharded(Computed):
+    """A model of which this process holds a part. Example: `Sharded(model, mesh, TrainConfig(ranks=2))`"""
 
-    def __init__(self, model: PreTrainedModel, mesh: DeviceMesh) -> None:
+    def __init__(self, model: PreTrainedModel, mesh: DeviceMesh, config: TrainConfig) -> None:
         super().__init__(model)
         layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
-        parts = [fully_shard(module, mesh=mesh) for module in [*layers, _Root(model)]]
+        host = CPUOffloadPolicy(pin_memory=mesh.device_type != "cpu") if config.offload else OffloadPolicy()
+        split = partial(fully_shard, mesh=mesh, offload_policy=host)
+        parts = [*(split(module, mp_policy=_precision(config)) for module in layers), split(_Root(model))]
         for part in parts:
             # a plain sum: the only operation besides the mean that gloo has
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)
         self._root = parts[-1]
         trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
-        self.holds = trained <= HELD_GRADIENT
+        self.holds = trained <= HELD_GRADIENT and not config.offload
         """Whether the whole gradient is kept until the last micro-batch."""
 
     def logprobs(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
@@ -29,17 +29,22 @@ from patchwright.errors import ConfigError
 from patchwright.train.algorithm import PolicyLoss
 from patchwright.train.attention import enable_trees
 from patchwright.train.batch import MicroBatch, attempts, dealt, minibatches, normalise
-from patchwright.train.checkpoint import complete_folder, read_state, write_model, write_state
+from patchwright.train.checkpoint import complete_folder, write_model
 from patchwright.train.config import LossName, StepMetrics, TrainConfig
 from patchwright.train.lora import Adapter
 from patchwright.train.loss import sft_loss
 from patchwright.train.memory import recompute_layers
 from patchwright.train.model import Batch, collate, load_model
 from patchwright.train.objective import Figures, PolicyStep
+from patchwright.train.parts import check_parts, load_parts, save_parts, saved_shapes
 from patchwright.train.ranks import Computed, Ranks
 from patchwright.types import Sample, Weights
 
 __all__ = ["Trainer"]
+
+STEPS = "trainer.steps"
+"""Name of the step count in a checkpoint; the optimizer's tensors are called after their weights."""
+_MEAN = ".exp_avg"
 
 
 @dataclass(slots=True)
@@ -64,9 +69,10 @@ class Trainer:
     def __init__(self, model: str | Path, config: TrainConfig, ranks: Ranks | None = None) -> None:
         """Load the Hugging Face folder `model`. Raises ConfigError when it or the device cannot be used."""
         self._ranks = ranks or Ranks(config.device)
-        if self._ranks.count != config.ranks:
+        if self._ranks.count != config.ranks or (config.offload and self._ranks.whole):
             raise ConfigError(
-                f"a `Trainer` is one rank, and `train.ranks` is {config.ranks}; use `TrainerProcess`"
+                "a `Trainer` alone is one rank with all in one place, which is not what `train.ranks` and "
+                "`train.offload` ask for; use `TrainerProcess`"
             )
         torch.set_num_threads(config.threads)
         self.config = config
@@ -77,7 +83,7 @@ class Trainer:
         self.model = self._loaded()
         self._adapter = Adapter(self.model, config.lora) if config.lora else None
         if config.recompute:
-            recompute_layers(self.model)
+            recompute_layers(self.model, to_host=config.offload)
         self._computed = self._ranks.computed(self.model)
         self._optimizer = torch.optim.AdamW(
             self._groups(), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True
@@ -190,9 +196,9 @@ class Trainer:
         self, model: Computed, batch: Batch, *, train_entropy: bool = False
     ) -> tuple[Tensor, Tensor]:
         kind, temperature = torch.device(self._ranks.device).type, self.config.temperature
-        alone = self._ranks.count == 1  # what autocast would keep until the end is a whole model
+        whole = self._ranks.whole  # else what autocast would keep until the end is a whole model
         with torch.autocast(
-            kind, torch.bfloat16, enabled=self.config.dtype == "bfloat16", cache_enabled=alone
+            kind, torch.bfloat16, enabled=self.config.dtype == "bfloat16", cache_enabled=whole
         ):
             return model.logprobs(batch, temperature=temperature, train_entropy=train_entropy)
 
@@ -279,21 +285,19 @@ class Trainer:
         return Weights(version=version, path=str(folder))
 
     def save_checkpoint(self, folder: Path) -> None:
-        """Write the model, the optimizer and the step count; the folder is also a model folder. With LoRA the
-        adapter is all there is of the model: the rest did not change. Any number of ranks can go on from it.
+        """Write the model, the optimizer and the step count, every rank its part; the folder is absent until
+        it is whole. With LoRA the adapter is all there is of the model: the rest did not change. Any number
+        of ranks can go on from it.
 
-        Raises StoreError when the disk refuses.
+        Raises StoreError when the disk refuses, or is not the same for all ranks.
         """
-        ranks = self._ranks
-        state = {"optimizer": ranks.collected(self._optimizer.state_dict()), "steps": self.steps}
-        if self._adapter:
-            state["adapter"] = ranks.collected(self._adapter.state())
-        model = None if self._adapter else ranks.model_state(self.model)
+        state = {STEPS: torch.tensor([self.steps])} | self._weights() | self._averages(self._optimizer.state)
         with self._written(folder) as beside:
-            if beside and model is not None:
-                write_model(beside, self.model, self.origin, model)
-            if beside:
-                write_state(beside, state)
+            self._ranks.gathered(None)  # the folder is there
+            save_parts(folder, state, ranks=self._ranks.count)
+            if beside and not self._ranks.apart:
+                check_parts(folder, state)
+        self._ranks.gathered(None)  # and in its place
 
     def _written(self, folder: Path) -> AbstractContextManager[Path | None]:
         """`complete_folder` on the first rank, nothing on the others."""
@@ -302,27 +306,43 @@ class Trainer:
     def load_checkpoint(self, folder: Path) -> None:
         """Go on exactly where `save_checkpoint` was called. Raises ConfigError when it is no checkpoint of
         this model."""
-        state = read_state(folder)
-        try:
-            if self._adapter:
-                self._adapter.restore(state.get("adapter", {}), self._ranks.part)
-            else:
-                self._restore_model(load_model(folder).state_dict())
-            self._restore_optimizer(state["optimizer"])
-        except (RuntimeError, ValueError) as error:
-            raise ConfigError(f"{folder} is a checkpoint of another model: {error}") from error
-        self.steps = state["steps"]
+        saved = saved_shapes(folder)
+        if STEPS not in saved:
+            raise ConfigError(f"{folder} is no checkpoint; give a folder under checkpoints/")
+        steps, weights = {STEPS: torch.zeros(1, dtype=torch.long)}, self._weights()
+        fresh = {weight: _fresh(weight) for name, weight in weights.items() if f"{name}{_MEAN}" in saved}
+        state = steps | weights | self._averages(fresh)
+        if odd := sorted(_shapes(state).items() ^ saved.items()):
+            raise ConfigError(f"{folder} is a checkpoint of another model: it differs in {odd[0][0]}")
+        load_parts(folder, state, ranks=self._ranks.count)
+        self._optimizer.state.update(fresh)
+        self.steps = int(steps[STEPS].item())
 
-    def _restore_model(self, state: dict[str, Tensor]) -> None:
-        mine = self.model.state_dict()
-        self.model.load_state_dict({n: self._ranks.part(value, mine.get(n)) for n, value in state.items()})
+    def _weights(self) -> dict[str, Tensor]:
+        """What was trained, in parts as it is here; tensors of several names once."""
+        if self._adapter:
+            return self._adapter.state()
+        first_names = dict[Tensor, str]()
+        for name, value in self.model.state_dict(keep_vars=True).items():
+            first_names.setdefault(value, name)
+        return {name: value for value, name in first_names.items()}
 
-    def _restore_optimizer(self, state: dict[str, Any]) -> None:
-        """Raises ValueError when it is of other parameters."""
-        places = [weight for group in self._optimizer.param_groups for weight in group["params"]]
-        parts = {
-            number: {name: self._ranks.part(value, weight) for name, value in state["state"][number].items()}
-            for number, weight in enumerate(places)
-            if number in state["state"]
+    def _averages(self, of: Mapping[Tensor, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """The optimizer's tensors by name, as views: they can be read and filled."""
+        named = {weight: name for name, weight in self._weights().items()}
+        return {
+            f"{named[weight]}.{kind}": value.view(1) if value.dim() == 0 else value
+            for weight, values in of.items()
+            for kind, value in values.items()
         }
-        self._optimizer.load_state_dict(state | {"state": parts})
+
+
+def _shapes(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in state.items()}
+
+
+@torch.no_grad()
+def _fresh(weight: Tensor) -> dict[str, Tensor]:
+    """AdamW's state of a parameter before its first update, to be filled."""
+    step = torch.zeros((), dtype=torch.float32, device=weight.device)
+    return {"step": step, "exp_avg": torch.zeros_like(weight), "exp_avg_sq": torch.zeros_like(weight)}

@@ -136,14 +136,17 @@ def shared(first: tuple[int, ...], second: tuple[int, ...]) -> int:
     return low
 
 
-def shared_parts(rows: Sequence[Sample], max_tokens: int) -> tuple[list[list[Sample]], list[Sample]]:
-    """Rows to compute as forests of at most `max_tokens` tokens, and those better off as they are.
+def shared_parts(
+    rows: Sequence[Sample], max_tokens: int
+) -> tuple[list[tuple[list[Sample], int]], list[Sample]]:
+    """Rows to compute as forests of at most `max_tokens` tokens, with the tokens of each, and those better
+    off as they are.
 
     A tree that is too large is cut between rows, and its stem is computed once in each part.
     """
     parts = _parts(rows, max_tokens)
-    grown = [part for part, size in parts if size <= WORTH * sum(map(len, part))]
-    within = {id(row) for part in grown for row in part}
+    grown = [(part, size) for part, size in parts if size <= WORTH * sum(map(len, part))]
+    within = {id(row) for part, _ in grown for row in part}
     return grown, [row for row in rows if id(row) not in within]
 
 

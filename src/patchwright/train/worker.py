@@ -7,31 +7,23 @@ first one's answer is the answer, and when one fails or dies none is left waitin
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import json
-import multiprocessing
-import signal
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from patchwright.errors import EngineError, PatchwrightError
+from patchwright.errors import ConfigError, EngineError, PatchwrightError
 from patchwright.train.algorithm import PolicyLoss
 from patchwright.train.config import LossName, ModelConfig, StepMetrics, TrainConfig
+from patchwright.train.process import ChildProcess, Worker, WorkerDiedError
 from patchwright.types import Sample, Weights
 
 if TYPE_CHECKING:
     from patchwright.train.trainer import Trainer
 
 T = TypeVar("T")
-
-_PDEATHSIG = 1
-"""prctl(2): the signal this process gets when its parent dies."""
 
 _GRACE_S = 2.0
 """How long a death is waited for that would explain another rank's failure."""
@@ -46,15 +38,23 @@ class TrainerProcess:
     Example: `async with TrainerProcess(folder, config) as trainer: await trainer.step(rows, loss="sft")`
     """
 
-    def __init__(self, model: Path, config: TrainConfig) -> None:
-        # spawn, not fork: the parent has threads and sockets the child must not inherit
-        spawn = multiprocessing.get_context("spawn")
-        self._pools = [
-            ProcessPoolExecutor(max_workers=1, mp_context=spawn, initializer=_start)
-            for _ in range(config.ranks)
-        ]
+    def __init__(
+        self, model: Path, config: TrainConfig, workers: Sequence[Worker] = (), *, apart: bool = False
+    ) -> None:
+        """The ranks are processes of this machine, or the `workers` given: one for each, the first rank's
+        first, with a GPU each when `config.device` is `cuda`. They are closed with this one.
+
+        Folders are those of the workers' machines: all read `model`, the first writes weights, and all read
+        and write checkpoints, which needs a disk they share; with `apart` it is the workers who bring every
+        rank what it reads, and together what ranks wrote. Raises ConfigError when there are more or fewer
+        workers than `config.ranks`.
+        """
+        if workers and len(workers) != config.ranks:
+            raise ConfigError(f"`train.ranks = {config.ranks}` takes as many workers, not {len(workers)}")
+        self._elsewhere, self._apart = bool(workers), apart
+        self._workers = list[Worker](workers) or [ChildProcess() for _ in range(config.ranks)]
         self._model, self._config = model, config
-        self._meeting: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     async def __aenter__(self) -> TrainerProcess:
         try:
@@ -65,15 +65,22 @@ class TrainerProcess:
         return self
 
     async def _load(self) -> None:
-        if len(self._pools) == 1:
+        if len(self._workers) == 1 and not self._config.offload:
             return await self._call(_load, self._model, self._config)
-        self._meeting = tempfile.TemporaryDirectory(prefix="patchwright-ranks-")
-        meeting = Path(self._meeting.name)
+        meeting = await self._meeting()
         await self._gather(
-            (pool, partial(_load_rank, self._model, self._config, rank, meeting))
-            for rank, pool in enumerate(self._pools)
+            worker.call(_load_rank, self._model, self._config, rank, meeting, worker.address, self._apart)
+            for rank, worker in enumerate(self._workers)
         )
         return None
+
+    async def _meeting(self) -> str:
+        """See `train.meeting`."""
+        if self._elsewhere:
+            first = self._workers[0]
+            return (await self._gather([first.call(_listen, first.address)]))[0]
+        self._folder = tempfile.TemporaryDirectory(prefix="patchwright-ranks-")
+        return self._folder.name
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
@@ -112,55 +119,43 @@ class TrainerProcess:
 
     async def close(self) -> None:
         """Stop the processes, at once. Closing twice is allowed."""
-        for pool in self._pools:
-            for process in list((pool._processes or {}).values()):
-                process.terminate()  # nothing in it is worth waiting for: what matters is on disk
-        for pool in self._pools:
-            await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
-        if self._meeting:
-            self._meeting.cleanup()
+        await asyncio.gather(*(worker.close() for worker in self._workers))
+        if self._folder:
+            self._folder.cleanup()
 
     async def _call(self, function: Callable[..., T], *args: Any) -> T:
         """The first rank's answer to a call that all ranks get."""
-        call = partial(function, *args)
-        return (await self._gather((pool, call) for pool in self._pools))[0]
+        return (await self._gather(worker.call(function, *args) for worker in self._workers))[0]
 
-    async def _gather(self, calls: Iterable[tuple[ProcessPoolExecutor, Callable[[], T]]]) -> list[T]:
+    async def _gather(self, calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         """The answers of all ranks. After a failure of one of several, none is left running."""
-        running: list[asyncio.Future[T]] = []
+        running = [asyncio.create_task(call) for call in calls]
         try:
-            for pool, call in calls:
-                running.append(asyncio.get_running_loop().run_in_executor(pool, call))
             return await asyncio.gather(*running)
         except Exception as error:
-            if len(self._pools) > 1:
+            if len(self._workers) > 1:
                 error = await _cause(error, running)
                 await self.close()
-            if isinstance(error, BrokenProcessPool):
+                await asyncio.gather(*running, return_exceptions=True)
+            if isinstance(error, WorkerDiedError):
                 raise self._died() from error
             raise error
 
     def _died(self) -> EngineError:
-        count = len(self._pools)
+        count = len(self._workers)
         who = "the trainer's process" if count == 1 else f"one of the trainer's {count} processes"
         return EngineError(
             f"{who} died (killed, or out of memory); the last checkpoint is whole: run the same command again"
         )
 
 
-async def _cause(first: Exception, calls: Sequence[asyncio.Future[Any]]) -> Exception:
+async def _cause(first: Exception, calls: Sequence[asyncio.Task[Any]]) -> Exception:
     """Why a call failed on some rank: when another died, this one saw only a connection that ended."""
-    if not isinstance(first, PatchwrightError | BrokenProcessPool):
+    if not isinstance(first, PatchwrightError | WorkerDiedError):
         await asyncio.wait(calls, timeout=_GRACE_S)
         failed = [error for call in calls if call.done() and (error := call.exception())]
-        first = next((error for error in failed if isinstance(error, BrokenProcessPool)), first)
+        first = next((error for error in failed if isinstance(error, WorkerDiedError)), first)
     return first
-
-
-def _start() -> None:
-    """Runs first in the child."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
 
 
 def _load(model: Path, config: TrainConfig) -> None:
@@ -171,13 +166,21 @@ def _load(model: Path, config: TrainConfig) -> None:
     _trainer = Trainer(model, config)
 
 
-def _load_rank(model: Path, config: TrainConfig, rank: int, meeting: Path) -> None:
+def _load_rank(model: Path, config: TrainConfig, rank: int, meeting: str, address: str, apart: bool) -> None:
     """As `_load`, one of several."""
     from patchwright.train.shards import Shards
     from patchwright.train.trainer import Trainer
 
     global _trainer
-    _trainer = Trainer(model, config, Shards(config, rank=rank, meeting=meeting))
+    ranks = Shards(config, rank=rank, meeting=meeting, address=address)
+    ranks.apart = apart
+    _trainer = Trainer(model, config, ranks)
+
+
+def _listen(address: str) -> str:
+    from patchwright.train.meeting import listen
+
+    return listen(address)
 
 
 def _child() -> Trainer:
@@ -228,11 +231,11 @@ async def import_model(file: Path, folder: Path) -> None:
 
 
 async def _alone(function: Callable[..., None], *args: Any) -> None:
-    pool = ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn"))
+    process = ChildProcess()
     try:
-        await asyncio.get_running_loop().run_in_executor(pool, function, *args)
+        await process.call(function, *args)
     finally:
-        await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
+        await process.close()
 
 
 def _import_model(file: Path, folder: Path) -> None:

@@ -24,7 +24,7 @@ __all__ = ["docker", "look", "misfits"]
 def look(images: ImagesConfig, *, torch: bool) -> list[Finding]:
     """Every finding but Docker's; whether `torch` is needed depends on the engine."""
     packages = [_package(name, needed=torch) for name in ("torch", "transformers")]
-    return [_versions(), *packages, _images(images), _tokens()]
+    return [_versions(), *packages, _ray(), _images(images), _tokens()]
 
 
 def _versions() -> Finding:
@@ -64,6 +64,14 @@ def _package(name: str, *, needed: bool) -> Finding:
         detail = "not installed; training and the local engine need it"
         mend = "pip install 'patchwright[local]'"
         return Finding(name=name, ok=False, detail=detail, mend=mend, needed=needed)
+
+
+def _ray() -> Finding:
+    try:
+        return Finding(name="ray", ok=True, detail=importlib.metadata.version("ray"), needed=False)
+    except importlib.metadata.PackageNotFoundError:
+        mend = "only for `[cluster] use = \"ray\"`: pip install 'patchwright[ray]'"
+        return Finding(name="ray", ok=False, detail="not installed", mend=mend, needed=False)
 
 
 def docker(*, needed: bool) -> Finding:

@@ -16,7 +16,8 @@ from typing import Any
 from patchwright.agent.base import Agent
 from patchwright.engine.base import Engine
 from patchwright.recipes.agents import open_agent
-from patchwright.recipes.assembly import open_boxes, open_engine, open_expert_line, open_line
+from patchwright.recipes.assembly import open_boxes, open_expert_line, open_line
+from patchwright.recipes.engines import open_engine
 from patchwright.recipes.evaluate import evaluate
 from patchwright.recipes.experts import Experts
 from patchwright.recipes.progress import View

@@ -1,0 +1,189 @@
+"""Attempts on Ray: every rollout driver is an actor with a line of its own (agent, boxes, gateway), over all
+engines; `RayLine` is before them, and what the recipe sees."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from patchwright.engine.replicas import Replicas
+from patchwright.errors import InfraError, PatchwrightError
+from patchwright.integrations.ray.connect import LostError, answer, other
+from patchwright.integrations.ray.engines import starts
+from patchwright.integrations.ray.parcels import Cache
+from patchwright.recipes.agents import open_agent
+from patchwright.recipes.assembly import LineConfig, open_boxes, open_line
+from patchwright.render import Renderer
+from patchwright.rollout.events import Events
+from patchwright.rollout.rollout import Job, Line
+from patchwright.types import Failure, Trajectory
+
+__all__ = ["Keep", "Made", "RayLine", "Roller"]
+
+Keep = Callable[[str, Mapping[str, bytes]], None]
+"""As `Line.keep`."""
+
+_AGAIN = 0.5
+"""Seconds between two looks at a driver that Ray is starting again."""
+_MOST_AGAIN = 30.0
+"""Seconds before the next try to open a line that could not be opened."""
+_MOST = 4
+"""Drivers that may be lost to one attempt before it is void."""
+_ABSENT = 600.0
+"""Seconds an attempt waits while no driver is there."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Made:
+    """An attempt, and the files its agent left."""
+
+    trajectory: Trajectory
+    files: Mapping[str, bytes]
+
+
+class Roller:
+    """An actor that makes attempts, as many at a time as it is asked for. Opened by whoever asks first."""
+
+    def __init__(self, line: LineConfig, engines: int, run: str, cache: str) -> None:
+        self._config, self._board = line, other(run, "board")
+        self._engines = [other(run, f"engine-{number}") for number in range(engines)]
+        self._cache = Cache(run, cache)
+        self._stack = AsyncExitStack()
+        self._opening = asyncio.Lock()
+        self._line: Line | None = None
+
+    async def ready(self) -> None:
+        """Open the line. Raises ConfigError or an InfraError."""
+        if self._line is None:
+            async with self._opening:
+                self._line = self._line or await self._open()
+
+    async def attempt(self, job: Job) -> Made:
+        """See `Line.attempt`."""
+        await self.ready()
+        assert self._line is not None
+        files: dict[str, bytes] = {}
+        line = replace(self._line, keep=lambda _, left: files.update(left))
+        return Made(trajectory=await line.attempt(job), files=files)
+
+    async def close(self) -> None:
+        """Close boxes, agent and gateway; the actor is ended next."""
+        await self._stack.aclose()
+        self._cache.close()
+
+    async def _open(self) -> Line:
+        config, stack = self._config, self._stack
+        parcel = await answer(self._board.pinned.remote("tokenizer"))
+        folder = await asyncio.to_thread(self._cache.unpack, parcel)
+        agent = await stack.enter_async_context(open_agent(config.agent))
+        backend = await stack.enter_async_context(open_boxes(config.sandbox))
+        engine = await Replicas.open(starts(self._engines))
+        stack.push_async_callback(engine.close)
+        opened = open_line(backend, agent, engine, Renderer.load(str(folder)), history=config.history)
+        return await stack.enter_async_context(opened)
+
+
+class RayLine:
+    """Makes attempts (`Attempts`), each at the driver that has fewest. What a lost driver had under way is
+    made again at another; Ray starts it again, and then it takes its part.
+
+    Example: `line = RayLine(actors, keep=keep, say=print); await line.open()`
+    """
+
+    def __init__(
+        self,
+        rollers: Sequence[Any],
+        *,
+        keep: Keep,
+        say: Callable[[str], None],
+        events: Events | None = None,
+    ) -> None:
+        self._rollers, self._keep, self._say = rollers, keep, say
+        self._events = events
+        self._under_way = [0] * len(rollers)
+        self._up: set[int] = set()
+        self._news = asyncio.Condition()
+        self._returns: dict[int, asyncio.Task[None]] = {}
+
+    async def open(self) -> None:
+        """Wait for the drivers. Raises ConfigError, or what else keeps a line from opening."""
+        await asyncio.gather(*(self._back(place) for place in range(len(self._rollers))))
+
+    async def attempt(self, job: Job) -> Trajectory:
+        """See `Attempts`. Raises EngineError when no driver has been there for ten minutes.
+
+        Who watches the run is told when it is sent to a driver and when it is back, and of no turn of it."""
+        self._tell(job.id, "queue", task=job.task.id, group=job.group)
+        done = await self._attempt(job)
+        error = f"{done.failure.kind}: {done.failure.message}" if done.failure else ""
+        self._tell(job.id, "end", outcome=done.outcome.value, exit=done.exit, error=error)
+        return done
+
+    def _tell(self, attempt: str, what: str, **more: str) -> None:
+        if self._events is not None:
+            self._events.note(attempt, what, **more)
+
+    async def _attempt(self, job: Job) -> Trajectory:
+        bare = replace(job, engine=None)
+        for _ in range(_MOST):
+            place = await self._free()
+            self._under_way[place] += 1
+            self._tell(job.id, "agent")
+            try:
+                made: Made = await answer(self._rollers[place].attempt.remote(bare))
+            except InfraError:  # no attempt ends so: the driver is gone, or could not be opened again
+                self._lose(place)
+                continue
+            finally:
+                self._under_way[place] -= 1
+            if made.files:
+                await asyncio.to_thread(self._keep, job.id, made.files)
+            return made.trajectory
+        failure = Failure(
+            kind="EngineError", message=f"{_MOST} rollout drivers were lost with it", stage="agent"
+        )
+        return Trajectory(id=job.id, task_id=job.task.id, group=job.group, failure=failure)
+
+    async def close(self) -> None:
+        """Stop looking after the drivers."""
+        for task in self._returns.values():
+            task.cancel()
+        await asyncio.gather(*self._returns.values(), return_exceptions=True)
+
+    async def _free(self) -> int:
+        try:
+            async with asyncio.timeout(_ABSENT), self._news:
+                await self._news.wait_for(lambda: bool(self._up))
+        except TimeoutError:
+            raise LostError(f"no rollout driver has been there for {_ABSENT:g} s") from None
+        return min(self._up, key=lambda place: self._under_way[place])
+
+    def _lose(self, place: int) -> None:
+        if place in self._up:
+            self._up.discard(place)
+            self._say(f"rollout driver {place} is lost, {len(self._up)} of {len(self._rollers)} are left")
+            self._returns[place] = asyncio.create_task(self._return(place))
+
+    async def _return(self, place: int) -> None:
+        while place not in self._up:
+            try:
+                await self._back(place)
+            except PatchwrightError as error:
+                self._say(f"rollout driver {place} is tried again in {_MOST_AGAIN:g} s: {error}")
+                await asyncio.sleep(_MOST_AGAIN)
+        self._say(f"rollout driver {place} is back")
+
+    async def _back(self, place: int) -> None:
+        """Wait until a driver can make attempts, however often Ray has to start it."""
+        while True:
+            try:
+                await answer(self._rollers[place].ready.remote())
+                break
+            except LostError:
+                await asyncio.sleep(_AGAIN)
+        async with self._news:
+            self._up.add(place)
+            self._news.notify_all()
