@@ -84,7 +84,7 @@ async def train_rl(
     The trainer must hold the weights `start`; round k makes version `start.version + k`. A resumed run brings
     trainer and engine to the last finished round first.
     """
-    metrics, line = Metrics(run.path / "metrics.jsonl"), replace(line, events=Events(run.path / EVENTS))
+    metrics = Metrics(run.path / "metrics.jsonl")
     first, done = start.version, max((mark.step for mark in run.marks("rl")), default=0)
     if await _resume(engine, trainer, run, start, done):
         await check_parity(engine, trainer, config.max_logprob_gap, temperature=config.train.temperature)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 
 import httpx
 
 from patchwright.engine.config import EngineConfig
+from patchwright.engine.launch import require_python
 from patchwright.engine.sglang import SglangEngine
 from patchwright.engine.vllm import VllmEngine
 from patchwright.errors import PatchwrightError
@@ -44,28 +46,34 @@ def _local() -> Finding:
 
 async def _server(config: EngineConfig) -> Finding:
     kind = VllmEngine if config.use == "vllm" else SglangEngine
+    answers = []
     try:
-        engine = await kind.connect(config)
+        for url in config.urls:
+            engine = await kind.connect(config.model_copy(update={"url": url}))
+            answers.append(f"{config.use} at {url} answers, {engine.max_context} tokens of context")
+            await engine.close()
+        if not answers:
+            await asyncio.to_thread(require_python, config)
+            answers = [f"{config.use} is started by {config.python} when it is needed"]
     except PatchwrightError as error:
         mend = "start the server, or give its address: `-s line.engine.url=URL`"
         return Finding(name=_NAME, ok=False, detail=str(error), mend=mend)
-    detail = f"{config.use} at {config.url} answers, {engine.max_context} tokens of context"
-    await engine.close()
-    return Finding(name=_NAME, ok=True, detail=detail)
+    return Finding(name=_NAME, ok=True, detail="; ".join(answers))
 
 
 async def _api(config: EngineConfig) -> Finding:
     key = os.environ.get(config.key_env, "")
     headers = {"authorization": f"Bearer {key}"} if key else {}
+    url = "".join(config.urls[:1])
     try:
         async with httpx.AsyncClient(timeout=10) as client:
-            answer = await client.get(f"{config.url.rstrip('/')}/models", headers=headers)
+            answer = await client.get(f"{url.rstrip('/')}/models", headers=headers)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         mend = "give the API's address with its /v1: `-s line.engine.url=URL`"
-        return Finding(name=_NAME, ok=False, detail=f"{config.url!r}: {error}", mend=mend)
+        return Finding(name=_NAME, ok=False, detail=f"{url!r}: {error}", mend=mend)
     if answer.status_code in (401, 403):
-        detail = f"{config.url} refuses the key ({answer.status_code})"
+        detail = f"{url} refuses the key ({answer.status_code})"
         mend = "give the variable that holds the right one: `-s line.engine.key_env=NAME`"
         return Finding(name=_NAME, ok=False, detail=detail, mend=mend)
-    detail = f"{config.url} answers {answer.status_code}"
+    detail = f"{url} answers {answer.status_code}"
     return Finding(name=_NAME, ok=answer.status_code < 500, detail=detail, mend="see what ails it, or wait")

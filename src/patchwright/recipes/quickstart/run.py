@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from patchwright.recipes.quickstart.report import show_results, summarise
 from patchwright.recipes.quickstart.tasks import TaskSets, task_sets
 from patchwright.recipes.rl import train_rl
 from patchwright.render import Renderer
+from patchwright.rollout.events import FILE as EVENTS
+from patchwright.rollout.events import Events
 from patchwright.rollout.rollout import Line
 from patchwright.sandbox.base import SandboxBackend
 from patchwright.store import Run
@@ -132,7 +135,7 @@ class Quickstart:
             TrainerProcess(self._weights(first), self._config.rl.train) as trainer,
         ):
             await train_rl(
-                line,
+                replace(line, events=Events(self._run.path / EVENTS)),
                 engine,
                 trainer,
                 self._run,
