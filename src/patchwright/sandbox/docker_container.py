@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import io
 import resource
-import zipfile
-from pathlib import Path
 from typing import Any
 
 from patchwright.sandbox import owner
 from patchwright.sandbox.base import BoxSpec
+from patchwright.sandbox.bundle import bundled
 from patchwright.sandbox.rootfs import HOME
 from patchwright.types import Limits
 
@@ -154,11 +152,4 @@ def _memory_folders(workdir: str | None, size: int) -> dict[str, Any]:
 @functools.cache
 def program() -> bytes:
     """The runner and what it imports, as a zip."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as bundle:
-        for package in ("patchwright", "patchwright/sandbox"):
-            bundle.writestr(f"{package}/__init__.py", "")
-        for module in INSIDE:
-            source = Path(__file__).with_name(f"{module}.py").read_bytes()
-            bundle.writestr(f"patchwright/sandbox/{module}.py", source)
-    return buffer.getvalue()
+    return bundled(INSIDE)

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import base64
 import functools
-import io
 import json
 import posixpath
 import secrets
-import zipfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 import aiohttp
 from pydantic import Base64Bytes, BaseModel, Field, ValidationError
 
 from patchwright.errors import SandboxError
+from patchwright.sandbox.bundle import bundled
 
 INSIDE = ("archive", "files", "marked", "once", "output")
 """The modules of this package that run in a box."""
@@ -177,12 +175,4 @@ def _brief(said: object) -> str:
 @functools.cache
 def program() -> bytes:
     """`once.py` and what it imports, as a zip that `python3` runs."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as bundle:
-        bundle.writestr("__main__.py", _START)
-        for package in ("patchwright", "patchwright/sandbox"):
-            bundle.writestr(f"{package}/__init__.py", "")
-        for module in INSIDE:
-            source = Path(__file__).with_name(f"{module}.py").read_bytes()
-            bundle.writestr(f"patchwright/sandbox/{module}.py", source)
-    return buffer.getvalue()
+    return bundled(INSIDE, start=_START)
