@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from patchwright.engine.config import EngineConfig
 from patchwright.engine.replicas import Replicas
 from patchwright.recipes.agents import AgentConfig
 from patchwright.recipes.assembly import open_line
+from patchwright.recipes.broadcast import source
 from patchwright.recipes.engines import open_engine
 from patchwright.recipes.parity import check_parity
 from patchwright.render import CHATML, Renderer
@@ -30,7 +32,7 @@ from patchwright.train.config import ModelConfig, TrainConfig
 from patchwright.train.model import new_model
 from patchwright.train.tokenizer import train_tokenizer
 from patchwright.train.worker import TrainerProcess
-from patchwright.types import Outcome, Sampling, Weights
+from patchwright.types import Outcome, Sample, Sampling, Weights
 
 PYTHON = os.environ.get("PATCHWRIGHT_VLLM", "")
 pytestmark = [
@@ -39,6 +41,13 @@ pytestmark = [
 ]
 SMALL = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 ARGS = ["--enforce-eager", "--dtype", "float32", "--max-num-seqs", "16"]
+ROW = Sample(
+    token_ids=(5, 6, 7, 8),
+    mask=(0, 1, 1, 1),
+    logprobs=(0.0,) * 4,
+    advantages=(1.0,) * 4,
+    weights=(0, 1, 1, 1),
+)
 GREEDY = Sampling(max_tokens=16, temperature=0.0)
 
 
@@ -61,8 +70,15 @@ class Fleet:
         self.models, self.said = models, list[str]()
         self._runner = asyncio.Runner()
         config = EngineConfig(
-            use="vllm", python=PYTHON, replicas=2, logs=str(logs), args=ARGS, max_context=1000
+            use="vllm",
+            python=PYTHON,
+            replicas=2,
+            logs=str(logs),
+            args=ARGS,
+            max_context=1000,
+            transfer="broadcast",  # which weights that have no source do not ask for
         )
+        self.config = config
         self._opened = open_engine(models[0], config, say=self.said.append)
         engine = self._runner.run(self._opened.__aenter__())
         assert isinstance(engine, Replicas)
@@ -108,6 +124,39 @@ def test_both_servers_compute_what_the_trainer_computes_before_and_after_an_upda
         assert texts[0] != texts[1], "new weights say something else"
 
     fleet.run(test)
+
+
+def test_weights_that_are_broadcast_are_those_of_the_folder(fleet, models, tmp_path):
+    """To both servers, from one rank and from two; what they then sample is what they sample with the folder
+    loaded, and is not what they sampled before."""
+
+    async def test(engine: Replicas) -> None:
+        told: list[tuple[int, ...]] = []
+        for version, ranks in ((3, 1), (4, 2)):
+            config = TrainConfig(lr=5e-2, ranks=ranks)
+            async with TrainerProcess(models[1], config) as trainer:
+                for _ in range(version):
+                    await trainer.step([ROW], loss="sft")
+                sent = await trainer.save_weights(tmp_path / f"v{version}", version)
+                nowhere = replace(sent, path="/nowhere", source=source(trainer, fleet.config))
+                before = await _samples(engine)
+                await engine.load(nowhere)
+                assert [one.version for one in engine.engines] == [version] * 2 and fleet.said == []
+                for one in engine.engines:
+                    await check_parity(one, trainer, 1e-3)
+                    await check_parity(one, trainer, 1e-3, prompt=range(3, 200))
+                got = await _samples(engine)
+                assert got[0] == got[1] != before[0]
+                await engine.load(replace(sent, version=version))
+                assert await _samples(engine) == got
+            told.append(got[0])
+        assert told[0] != told[1]
+
+    fleet.run(test)
+
+
+async def _samples(engine: Replicas) -> list[tuple[int, ...]]:
+    return [(await one.generate(range(3, 100), GREEDY)).token_ids for one in engine.engines]
 
 
 def test_what_is_under_way_goes_on_under_new_weights(fleet, models):

@@ -67,6 +67,7 @@ def test_engines_that_cannot_be_placed_are_refused_in_a_sentence():
         (wide, EngineConfig(), "the local engine has one GPU"),
         (two, EngineConfig(replicas=2), "set `cluster.engines`"),
         (two, EngineConfig(use="vllm", url="http://127.0.0.1:8000"), "more engines than machines"),
+        (two, EngineConfig(use="vllm", python="x", transfer="broadcast"), "not built on Ray"),
     ]:
         with pytest.raises(ConfigError, match=told):
             _refuse_unplaced(cluster, engine, seats(cluster, 1))

@@ -65,7 +65,13 @@ class EngineConfig(LocalEngineConfig):
     start_seconds: float = Field(default=900.0, gt=0)
     """Servers that are started: what one may take until it answers."""
     load_seconds: float = Field(default=300.0, gt=0)
-    """Of several engines: what each may take to load weights; past it, it is taken out and started again."""
+    """Of several engines: what each may take to load weights; past it, it is taken out and started again. Of
+    one, what a broadcast may take."""
+    transfer: Literal["folder", "broadcast"] = "folder"
+    """How new weights come to `vllm` and `sglang` servers in training: they read the run's `folder`, or the
+    trainer sends every tensor to their workers (`broadcast`; over gloo, from a GPU over NCCL)."""
+    transfer_address: str = "127.0.0.1"
+    """Broadcast only: the address of the trainer's machine at which the servers' workers reach it."""
     key_env: str = ""
     """Servers only: the environment variable that holds their key, if they want one."""
     header_env: dict[str, str] = Field(default_factory=dict)

@@ -18,7 +18,7 @@ import aiohttp
 from patchwright.engine.base import OnTokens
 from patchwright.engine.config import EngineConfig
 from patchwright.errors import ConfigError, EngineBusy, EngineError
-from patchwright.types import Completion, Finish, Sampling, Weights
+from patchwright.types import Completion, Finish, Invitation, Sampling, Source, Weights
 
 __all__ = ["HttpEngine"]
 
@@ -61,6 +61,7 @@ class HttpEngine(abc.ABC):
         self._version = 0
         self._max_context = config.max_context
         self._model = config.served_name
+        self._workers = 0
         self._then: Callable[[], Awaitable[None]] | None = None
         self.processed = False
         """Log-probs are of the distribution sampled from, top-p and top-k too; `_look` finds out."""
@@ -135,13 +136,38 @@ class HttpEngine(abc.ABC):
         )
 
     async def load(self, weights: Weights) -> None:
-        """See `Engine.load`. The server must see the folder under the same path.
+        """See `Engine.load`. The server must see the folder under the same path; a source needs none.
 
         What is under way is frozen meanwhile, and goes on with the new weights.
         """
-        async with self._held():
-            await self._load(os.path.abspath(weights.path), weights.version)  # noqa: PTH100
+        if weights.source is None:
+            async with self._held():
+                await self._load(os.path.abspath(weights.path), weights.version)  # noqa: PTH100
+        else:
+            await self._take_part(weights.source, weights.version)
         self._version = weights.version
+
+    async def _take_part(self, source: Source, version: int) -> None:
+        """Have the weights broadcast. What is under way stays frozen when that fails: the model may then be
+        half of one, and half of another."""
+
+        async def receive(invitation: Invitation) -> None:
+            try:
+                async with asyncio.timeout(invitation.seconds):
+                    await self._receive(invitation, version)
+            except TimeoutError:
+                raise EngineError(
+                    f"{self.name} has not received the weights within {invitation.seconds:g} s"
+                ) from None
+
+        try:
+            held = await self._hold()
+        except BaseException:
+            source.leave()
+            raise
+        await source.send(self._workers, receive)
+        if held:
+            await self._order(self.go_on)
 
     async def close(self) -> None:
         """Hang up; a server that was not started here goes on. Closing twice is allowed."""
@@ -176,27 +202,39 @@ class HttpEngine(abc.ABC):
     async def _load(self, folder: str, version: int) -> None:
         """Replace the weights. Raises EngineError."""
 
+    @abc.abstractmethod
+    async def _count(self) -> int:
+        """How many workers would take part in a broadcast. Raises ConfigError when they cannot."""
+
+    @abc.abstractmethod
+    async def _receive(self, invitation: Invitation, version: int) -> None:
+        """Let all workers take part in a broadcast, to its end. Raises EngineError."""
+
     # --- the wire -------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _held(self) -> AsyncIterator[None]:
         """The server samples nothing. One that is too old to be held goes on as it did."""
-        if not await self._can_hold():
+        held = await self._hold()
+        try:
             yield
-            return
+        finally:
+            if held:
+                await self._order(self.go_on)
+
+    async def _hold(self) -> bool:
+        """Whether the server now samples nothing."""
+        if not await self._can_hold():
+            return False
         try:
             await self._order(self.hold)
         except _Missing:
-            yield
-            return
+            return False
         except BaseException:
             with suppress(EngineError):
                 await self._order(self.go_on)  # it may have heard
             raise
-        try:
-            yield
-        finally:
-            await self._order(self.go_on)
+        return True
 
     async def _can_hold(self) -> bool:
         """Whether `hold` would do what it is for."""
@@ -211,7 +249,11 @@ class HttpEngine(abc.ABC):
             raise EngineError(f"{self.name} did not answer {path} within {_HOLD:g} s") from None
 
     async def _look(self) -> None:
-        """Learn the model's name and its context."""
+        """Learn the model's name and its context, and whether it can be broadcast to, if it is to be."""
+        if self._config.transfer == "broadcast":
+            self._workers = await self._count()
+            with suppress(_Missing):
+                await self._order(self.go_on)  # a broadcast that failed left it frozen
         models = (await self._ask("GET", "/v1/models")).get("data")
         if not isinstance(models, list) or not models or not isinstance(models[0], dict):
             raise EngineError("the server names no model")

@@ -25,7 +25,7 @@ from patchwright.engine.config import EngineConfig
 from patchwright.engine.http import HttpEngine
 from patchwright.engine.replica import Start
 from patchwright.engine.sglang import SglangEngine
-from patchwright.engine.vllm import VllmEngine
+from patchwright.engine.vllm import EXTENSION, INSIDE, VllmEngine
 from patchwright.errors import ConfigError, EngineError
 
 __all__ = ["Order", "Place", "Server", "launcher", "require_python", "sglang_order", "vllm_order"]
@@ -128,6 +128,9 @@ def vllm_order(model: Path, config: EngineConfig, place: Place) -> Order:
     environment = _gpus(config, place.number) | {"VLLM_NO_USAGE_STATS": "1"}
     environment |= {"VLLM_API_KEY": place.key} if place.key else {}
     environment |= {"VLLM_SERVER_DEV_MODE": "1"} if place.updates else {}
+    if config.transfer == "broadcast":
+        command += ["--worker-extension-cls", EXTENSION]
+        environment["PYTHONPATH"] = str(INSIDE)
     return Order((*command, *config.args), environment)
 
 

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 from patchwright.engine.base import Engine, OnTokens
@@ -116,6 +117,8 @@ class Replicas:
         async with self._one_load:
             before, self._goal = self._goal, weights
             up = self._up()
+            if weights.source is not None:
+                weights.source.expect(len(up))
             faults = await asyncio.gather(*(self._load(replica, life, weights) for replica, life in up))
             if not self._up():
                 with contextlib.suppress(EngineError):
@@ -206,7 +209,10 @@ class Replicas:
             async with asyncio.timeout(self._bounds.load):
                 await life.engine.load(weights)
         except EngineError as error:
-            return Fault(f"{replica.name} did not take weights {weights.version} ({error})")
+            fault = Fault(f"{replica.name} did not take weights {weights.version} ({error})")
+            if weights.source is not None:  # then it is half of a model: it comes back from the folder
+                self._out(replica, life, fault.text)
+            return fault
         except TimeoutError:
             self._out(replica, life, text)
             return Fault(text)
@@ -263,7 +269,7 @@ class Replicas:
                 raise EngineError("the weights it was to load were given up")
             try:
                 async with asyncio.timeout(self._bounds.load):
-                    await life.engine.load(goal)
+                    await life.engine.load(replace(goal, source=None))
             except TimeoutError:
                 raise EngineError(
                     f"weights {goal.version} were not loaded within {self._bounds.load:g} s"

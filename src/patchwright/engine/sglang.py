@@ -8,12 +8,17 @@ before the temperature. Requests, answers and errors are those of 0.5.23, read i
 from __future__ import annotations
 
 import contextlib
+import math
+from collections.abc import Sequence
 
 from patchwright.engine.http import HttpEngine, Json
-from patchwright.errors import EngineError
-from patchwright.types import Sampling
+from patchwright.errors import ConfigError, EngineError
+from patchwright.types import Invitation, Sampling
 
 __all__ = ["SglangEngine"]
+
+_AT_ONCE = 2**28
+"""Numbers: a gigabyte of float32, unless one tensor has more."""
 
 
 class SglangEngine(HttpEngine):
@@ -53,6 +58,46 @@ class SglangEngine(HttpEngine):
 
     async def _load(self, folder: str, version: int) -> None:
         order = {"model_path": folder, "weight_version": str(version), "flush_cache": True}
-        answer = await self._ask("POST", "/update_weights_from_disk", order)
+        await self._agree("/update_weights_from_disk", order)
+
+    async def _count(self) -> int:
+        told = await self._ask("GET", "/server_info")
+        if told.get("pp_size", 1) != 1 or told.get("dp_size", 1) != 1:
+            raise ConfigError(
+                '`line.engine.transfer` is "broadcast", and this SGLang has pipeline or data parallelism: '
+                "only tensor parallel workers can be broadcast to"
+            )
+        return int(told.get("tp_size", 1))
+
+    async def _receive(self, invitation: Invitation, version: int) -> None:
+        group = {"group_name": invitation.group}
+        place = {"master_address": invitation.address, "master_port": invitation.port}
+        join = {**place, "rank_offset": 1, "world_size": invitation.ranks, "backend": invitation.backend}
+        await self._agree("/init_weights_update_group", join | group)
+        parts = _parts(invitation.shapes)
+        for part in parts:
+            order: Json = {
+                "names": invitation.names[part],
+                "dtypes": invitation.dtypes[part],
+                "shapes": invitation.shapes[part],
+                "flush_cache": part is parts[-1],
+                "weight_version": str(version),
+            }
+            await self._agree("/update_weights_from_distributed", order | group)
+        await self._agree("/destroy_weights_update_group", group)
+
+    async def _agree(self, path: str, order: Json) -> None:
+        answer = await self._ask("POST", path, order)
         if answer.get("success") is not True:
-            raise EngineError(f"SGLang did not take the weights: {answer.get('message')}")
+            raise EngineError(f"SGLang did not take the weights ({path}): {answer.get('message')}")
+
+
+def _parts(shapes: Sequence[Sequence[int]]) -> list[slice]:
+    """Tensors that go by one call: SGLang holds all of these beside its model."""
+    parts, begun, size = list[slice](), 0, 0
+    for at, shape in enumerate(shapes):
+        if size and size + math.prod(shape) > _AT_ONCE:
+            parts.append(slice(begun, at))
+            begun, size = at, 0
+        size += math.prod(shape)
+    return [*parts, slice(begun, len(shapes))]

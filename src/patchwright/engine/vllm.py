@@ -8,12 +8,18 @@ build of 0.32 passes `patchwright check engine`.
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
+from pathlib import Path
 
 from patchwright.engine.http import HttpEngine, Json
 from patchwright.errors import ConfigError, EngineError
-from patchwright.types import Sampling
+from patchwright.types import Invitation, Sampling
 
-__all__ = ["VllmEngine"]
+__all__ = ["EXTENSION", "INSIDE", "VllmEngine"]
+
+INSIDE = Path(__file__).parent / "inside"
+"""Goes onto the PYTHONPATH of a server that takes broadcasts."""
+EXTENSION = "patchwright_vllm.Extension"
 
 
 class VllmEngine(HttpEngine):
@@ -65,6 +71,34 @@ class VllmEngine(HttpEngine):
     async def _load(self, folder: str, version: int) -> None:
         order = {"method": "reload_weights", "kwargs": {"weights_path": folder}}
         await self._ask("POST", "/collective_rpc", order)
+        await self._forget()
+
+    async def _count(self) -> int:
+        """See `HttpEngine`; a launched server has the extension (`launch.vllm_order`)."""
+        try:
+            answer = await self._ask("POST", "/collective_rpc", {"method": "patchwright_ready"})
+        except EngineError as error:
+            raise ConfigError(
+                '`line.engine.transfer` is "broadcast", for which this vLLM is to be started with '
+                f"VLLM_SERVER_DEV_MODE=1 PYTHONPATH={INSIDE} --worker-extension-cls {EXTENSION} ({error})"
+            ) from None
+        workers = [one for one in answer.get("results") or [] if isinstance(one, dict)]
+        if sorted(one.get("rank", -1) for one in workers) != list(range(len(workers))) or not workers:
+            raise ConfigError(
+                "this vLLM is data parallel: its workers share ranks, and cannot be broadcast to"
+            )
+        if any(one.get("torn") for one in workers):
+            raise EngineError("a broadcast that failed left this vLLM half of a model; start it again")
+        return len(workers)
+
+    async def _receive(self, invitation: Invitation, version: int) -> None:
+        told = json.dumps(asdict(invitation))
+        order = {"method": "patchwright_receive", "kwargs": {"invitation": told}}
+        await self._ask("POST", "/collective_rpc", order)
+        await self._forget()
+
+    async def _forget(self) -> None:
+        """What was computed with the old weights."""
         # Without this word it keeps what it computed with the old weights for as long as a request runs.
         done = await self._ask("POST", "/reset_prefix_cache?reset_running_requests=true")
         if done.get("success") is False:

@@ -21,7 +21,8 @@ from patchwright.errors import ConfigError
 __all__ = ["PLACES", "open_engine", "starts"]
 
 _WHERE = ("url", "replicas", "python", "gpus", "logs", "start_seconds", "load_seconds")
-PLACES = tuple(f"line.engine.{name}" for name in _WHERE)
+_HOW = ("transfer", "transfer_address")
+PLACES = tuple(f"line.engine.{name}" for name in (*_WHERE, *_HOW))
 """What says where engines are and how many, not what they sample: a resumed run may be given others."""
 
 _SERVERS: dict[str, type[HttpEngine]] = {"vllm": VllmEngine, "sglang": SglangEngine}
@@ -67,6 +68,11 @@ def starts(model: Path, config: EngineConfig, *, updates: bool = True) -> list[S
             "it; use `local`, `vllm` or `sglang`"
         )
     if config.use == "local":
+        if config.transfer == "broadcast":
+            raise ConfigError(
+                '`line.engine.transfer` is "broadcast", which is for `vllm` and `sglang` servers; the local '
+                "engine reads the folder"
+            )
         seeds = range(config.seed, config.seed + config.replicas)  # the same one would draw the same, twice
         return [partial(_local, model, config.model_copy(update={"seed": seed})) for seed in seeds]
     if config.urls and config.replicas > 1:
@@ -74,6 +80,8 @@ def starts(model: Path, config: EngineConfig, *, updates: bool = True) -> list[S
             "`engine.url` names servers that run and `engine.replicas` counts servers to start; leave one out"
         )
     kind = _SERVERS[config.use]
+    if not updates:
+        config = config.model_copy(update={"transfer": "folder"})
     if config.urls:
         return [partial(kind.connect, config.model_copy(update={"url": url})) for url in config.urls]
     return [launcher(model, config, number, updates=updates) for number in range(config.replicas)]

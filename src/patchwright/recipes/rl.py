@@ -16,6 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -27,6 +28,7 @@ from patchwright.metrics import Metrics
 from patchwright.metrics.trace import span, step_span
 from patchwright.recipes.artefacts import keep_files, safe_name
 from patchwright.recipes.assembly import LineConfig
+from patchwright.recipes.broadcast import source
 from patchwright.recipes.cheats import attempted_cheats
 from patchwright.recipes.engines import PLACES
 from patchwright.recipes.idle import Idle, WatchedEngine
@@ -56,7 +58,7 @@ from patchwright.tasks.select import refuse_overlap
 from patchwright.tasks.trust import trusted
 from patchwright.train.process import WorkerDiedError
 from patchwright.train.worker import TrainerProcess
-from patchwright.types import Outcome, Sample, Task, Trajectory, Weights
+from patchwright.types import Outcome, Sample, Source, Task, Trajectory, Weights
 
 __all__ = ["MAY_CHANGE", "RlConfig", "choose", "policy_rewards", "policy_samples", "run_rl", "train_rl"]
 
@@ -91,7 +93,15 @@ async def train_rl(
     with view.stage("rl", total=config.steps, done=done) as progress:
         async with open_scores(config.scores) as scores:
             await scores.check()
-            steps = _Steps(engine=engine, trainer=trainer, run=run, config=config, scores=scores, first=first)
+            steps = _Steps(
+                engine=engine,
+                trainer=trainer,
+                run=run,
+                config=config,
+                scores=scores,
+                first=first,
+                send=partial(source, trainer, pace.engine),
+            )
             rollouts = Rollouts(
                 line=scores.over(line),
                 scores=scores,
@@ -127,6 +137,8 @@ class _Steps:
     scores: Scores
     first: int
     """Version of the weights the run began with."""
+    send: Callable[[], Source | None]
+    """Where engines have new weights from, if not from their folder."""
     engine_idle: Idle = field(default_factory=Idle)
     trainer_idle: Idle = field(default_factory=Idle)
 
@@ -161,7 +173,7 @@ class _Steps:
         try:
             with span("load"):
                 async with asyncio.timeout(bound):
-                    await self.engine.load(weights)
+                    await self.engine.load(replace(weights, source=self.send()))
         except TimeoutError:
             raise EngineError(
                 f"the engine has not loaded weights {weights.version} within {bound:g} s "

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,17 +61,27 @@ class Adapter:
         """The trained tensors by name, those of the model itself: what resuming needs."""
         return {name: weight for name, weight in self._model.named_parameters() if weight.requires_grad}
 
+    def names(self, state: Iterable[str]) -> dict[str, str]:
+        """Of the model's own tensors: what each is called here, and without an adapter."""
+        return {name: name.replace(_BASE, ".") for name in state if ".lora_" not in name}
+
+    def deltas(self) -> dict[str, Callable[[], Tensor]]:
+        """What is to be added to a matrix, by its name without an adapter."""
+        found: list[tuple[str, Any]] = list(self._model.named_modules())
+        return {
+            f"{name}.weight": partial(module.get_delta_weight, _NAME)
+            for name, module in found
+            if hasattr(module, "get_delta_weight")
+        }
+
     @torch.no_grad()
     def merged(self, state: dict[str, Tensor], collected: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
         """The whole model's state with the adapter added to the matrices it stands beside; a copy of these,
         so that training goes on from the unmerged ones. `state` and `collected` are those of `Ranks`."""
-        kept = {name: value for name, value in state.items() if ".lora_" not in name}
-        state = {name.replace(_BASE, "."): value for name, value in kept.items()}
-        for name, module in self._model.named_modules():
-            if hasattr(module, "get_delta_weight"):
-                weight = f"{name}.weight"
-                state[weight] = state[weight] + collected(module.get_delta_weight(_NAME))
-        return state
+        whole = {name: state[held] for held, name in self.names(state).items()}
+        for name, delta in self.deltas().items():
+            whole[name] = whole[name] + collected(delta())
+        return whole
 
     def save(self, folder: Path, state: dict[str, Tensor]) -> None:
         """Write the adapter as peft, vLLM and SGLang load it: `adapter_config.json` and safetensors; `state`

@@ -85,6 +85,10 @@ class Ranks:
         """The model's tensors, as `collected`."""
         return model.state_dict()
 
+    def whole_tensor(self, value: Tensor) -> Tensor:
+        """One tensor, no part of one, on every rank."""
+        return value
+
     def collected(self, tree: Any) -> Any:
         """Dictionaries and lists with whole tensors in place of parts: on the first rank, to be written; the
         others get empty ones."""

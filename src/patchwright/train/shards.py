@@ -82,6 +82,10 @@ class Shards(Ranks):
         """See `Ranks`."""
         return cast(dict[str, Tensor], self.collected(model.state_dict(keep_vars=True)))
 
+    def whole_tensor(self, value: Tensor) -> Tensor:
+        """See `Ranks`."""
+        return value.full_tensor() if isinstance(value, DTensor) else value
+
     def collected(self, tree: Any) -> Any:
         """See `Ranks`; on the CPU. Names of one parameter stay names of one tensor."""
         return self._collect(tree, {})
@@ -98,7 +102,7 @@ class Shards(Ranks):
         return seen[id(tree)]
 
     def _whole(self, tensor: Tensor) -> Tensor:
-        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        whole = self.whole_tensor(tensor)
         return whole.cpu() if self.rank == 0 else torch.empty(0)
 
 

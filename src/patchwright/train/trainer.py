@@ -29,6 +29,7 @@ from patchwright.errors import ConfigError
 from patchwright.train.algorithm import PolicyLoss
 from patchwright.train.attention import enable_trees
 from patchwright.train.batch import MicroBatch, attempts, dealt, minibatches, normalise
+from patchwright.train.broadcast import Broadcast, outgoing
 from patchwright.train.checkpoint import complete_folder, write_model
 from patchwright.train.config import LossName, StepMetrics, TrainConfig
 from patchwright.train.lora import Adapter
@@ -283,6 +284,11 @@ class Trainer:
             if beside and self._adapter:
                 self._adapter.save(beside / "adapter", state)
         return Weights(version=version, path=str(folder))
+
+    def sending(self) -> Broadcast:
+        """What broadcasts the weights that `save_weights` would write. Raises ConfigError when they are of
+        another form there."""
+        return Broadcast(outgoing(self.model, self._adapter, self._ranks), self._ranks)
 
     def save_checkpoint(self, folder: Path) -> None:
         """Write the model, the optimizer and the step count, every rank its part; the folder is absent until

@@ -18,9 +18,10 @@ from patchwright.errors import ConfigError, EngineError, PatchwrightError
 from patchwright.train.algorithm import PolicyLoss
 from patchwright.train.config import LossName, ModelConfig, StepMetrics, TrainConfig
 from patchwright.train.process import ChildProcess, Worker, WorkerDiedError
-from patchwright.types import Sample, Weights
+from patchwright.types import Invitation, Sample, Weights
 
 if TYPE_CHECKING:
+    from patchwright.train.broadcast import Broadcast
     from patchwright.train.trainer import Trainer
 
 T = TypeVar("T")
@@ -30,6 +31,8 @@ _GRACE_S = 2.0
 
 _trainer: Trainer | None = None
 """The child's trainer; None in every other process."""
+_sending: Broadcast | None = None
+"""What the child's trainer is broadcasting, from `invite` to `dismiss`."""
 
 
 class TrainerProcess:
@@ -108,6 +111,18 @@ class TrainerProcess:
     async def save_weights(self, folder: Path, version: int) -> Weights:
         """`Trainer.save_weights`."""
         return await self._call(_save_weights, folder, version)
+
+    async def invite(self, workers: Sequence[int], address: str, seconds: float) -> list[Invitation]:
+        """`Broadcast.invite`, for the weights as they are."""
+        return await self._call(_invite, workers, address, seconds)
+
+    async def broadcast(self) -> list[str]:
+        """`Broadcast.send`, to those invited."""
+        return await self._call(_broadcast)
+
+    async def dismiss(self) -> None:
+        """`Broadcast.dismiss`."""
+        await self._call(_dismiss)
 
     async def save_checkpoint(self, folder: Path) -> None:
         """`Trainer.save_checkpoint`."""
@@ -207,6 +222,25 @@ def _evaluate(samples: Sequence[Sample]) -> float:
 
 def _save_weights(folder: Path, version: int) -> Weights:
     return _child().save_weights(folder, version)
+
+
+def _invite(workers: Sequence[int], address: str, seconds: float) -> list[Invitation]:
+    global _sending
+    _dismiss()
+    _sending = _child().sending()
+    return _sending.invite(workers, address, seconds)
+
+
+def _broadcast() -> list[str]:
+    assert _sending is not None, "only called after _invite"
+    return _sending.send()
+
+
+def _dismiss() -> None:
+    global _sending
+    if _sending is not None:
+        _sending.dismiss()
+        _sending = None
 
 
 def _save_checkpoint(folder: Path) -> None:

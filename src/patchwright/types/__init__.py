@@ -20,7 +20,7 @@ from patchwright.types.attempts import (
 from patchwright.types.boxes import Exec
 from patchwright.types.model import Completion, Endpoint, Finish, Sampling, Turn, Usage
 from patchwright.types.tasks import Limits, Task, Tests
-from patchwright.types.training import Sample, Weights
+from patchwright.types.training import Invitation, Sample, Source, Weights
 
 __all__ = [
     "AgentExit",
@@ -32,10 +32,12 @@ __all__ = [
     "Finish",
     "Grade",
     "GradeState",
+    "Invitation",
     "Limits",
     "Outcome",
     "Sample",
     "Sampling",
+    "Source",
     "Step",
     "Task",
     "TestStatus",

@@ -101,6 +101,11 @@ def _refuse_unplaced(cluster: ClusterConfig, engine: EngineConfig, taken: Sequen
             "`line.engine.url` is the address of one server on every machine, and there are more engines "
             "than machines; set `line.engine.python` instead to have them started, or lower `cluster.engines`"
         )
+    if engine.transfer == "broadcast":
+        raise ConfigError(
+            '`line.engine.transfer` is "broadcast", which is not built on Ray: leave it out, and weights go '
+            "as folders over its object store"
+        )
     if cluster.tensor_parallel > 1 and engine.use == "local":
         raise ConfigError(
             f"`cluster.tensor_parallel` is {cluster.tensor_parallel}, and the local engine has one GPU; set "
