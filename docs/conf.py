@@ -11,7 +11,7 @@ html_title = f"Patchwright {version}"
 html_static_path = []
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
-exclude_patterns = ["results/quickstart/*.md"]  # its text is on results/README.md
+exclude_patterns = ["results/*/*.md"]  # their text is on results/README.md
 highlight_language = "text"
 
 # Links between pages are checked by the build: `page.md#heading` as GitHub names headings.
