@@ -4,8 +4,10 @@ import fcntl
 import json
 import os
 import secrets
+import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +24,18 @@ def patchwright(*arguments: object, cwd: Path | None = None) -> subprocess.Compl
     )
     print(f"$ patchwright {' '.join(map(str, arguments))}\n{done.stdout}{done.stderr}")
     return done
+
+
+def answers_until_it_is_stopped(*arguments: object) -> bool:
+    """Run a command that serves; whether its link answers, and Ctrl-C ends it well."""
+    command = [PATCHWRIGHT, *map(str, arguments)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        link = next(word for line in server.stderr for word in line.split() if word.startswith("http"))
+        with urllib.request.urlopen(link, timeout=60) as answer:
+            well = answer.status == 200
+        server.send_signal(signal.SIGINT)
+        return server.wait(60) == 0 and well
 
 
 @pytest.fixture(scope="session")

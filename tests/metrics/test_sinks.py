@@ -17,7 +17,8 @@ import pytest
 from patchwright.config import load_config
 from patchwright.errors import ConfigError
 from patchwright.metrics import Metrics, publish
-from patchwright.metrics.sinks import MetricsConfig, Sink, observing
+from patchwright.metrics.config import MetricsConfig, Sink
+from patchwright.metrics.sinks import observing
 
 
 def free_port() -> int:
@@ -168,7 +169,8 @@ def test_a_sink_that_fails_says_so_once_and_the_run_goes_on(tmp_path: Path):
 def test_without_sinks_nothing_is_imported_and_nobody_told(tmp_path: Path):
     code = (
         "import sys; from pathlib import Path; from patchwright.metrics import Metrics\n"
-        "from patchwright.metrics.sinks import MetricsConfig, observing\n"
+        "from patchwright.metrics.config import MetricsConfig\n"
+        "from patchwright.metrics.sinks import observing\n"
         "from patchwright.metrics.trace import span\n"
         "with observing(MetricsConfig(), Path('.'), print), span('exec', {'a': 1}) as note:\n"
         "    note('b', 2); Metrics(Path('m.jsonl')).write('rl', 1, loss=0.5)\n"

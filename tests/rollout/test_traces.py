@@ -13,7 +13,8 @@ from patchwright.agent.bash import BashAgent, BashConfig
 from patchwright.engine.scripted import ScriptedEngine
 from patchwright.gateway.server import Gateway
 from patchwright.grade.tests import Grader
-from patchwright.metrics.sinks import MetricsConfig, observing
+from patchwright.metrics.config import MetricsConfig
+from patchwright.metrics.sinks import observing
 from patchwright.metrics.trace import span
 from patchwright.render import CHATML, Renderer
 from patchwright.rollout.rollout import Job, Line, attempt

@@ -336,6 +336,7 @@ def sources():
         PACKAGE / "errors.py",
         *(PACKAGE / "types").glob("*.py"),
         *(PACKAGE / "sandbox").glob("*.py"),
+        *(PACKAGE / "metrics").glob("*.py"),
     ]
     return {str(path.relative_to(PACKAGE.parent)): path.read_bytes() for path in parts}
 

@@ -111,7 +111,7 @@ class Page:
 async def browser() -> AsyncIterator[Page]:
     """A fresh profile and one tab; ended with the block."""
     assert CHROMIUM is not None
-    with tempfile.TemporaryDirectory(prefix="chromium-") as profile:
+    with tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True) as profile:
         command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
         quiet = subprocess.DEVNULL
         process = await asyncio.create_subprocess_exec(*command, stdout=quiet, stderr=quiet)

@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import os
+import re
 import warnings
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from tests.fleet.pool_processes import Fleet
 from tests.view.chromium import CHROMIUM, Page, browser
 from tests.view.shown import HOSTILE, viewer, write_run
 
@@ -80,6 +83,13 @@ async def visit(page: Page, place: str) -> None:
     await page.go(place, PLACES[place])
 
 
+async def keep(page: Page, name: str) -> None:
+    """A picture for who looks at what CI made."""
+    if folder := os.environ.get("PATCHWRIGHT_PICTURES"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        await page.picture(Path(folder) / f"{name}.png")
+
+
 def test_every_page_shows_hostile_content_as_text_and_nothing_acts(run: Path):
     async def at(page: Page, link: str) -> None:
         assert "token=" not in await page.js("location.href")
@@ -103,6 +113,7 @@ def test_every_page_can_be_read_and_reached_by_everybody(run: Path):
             await page.dark(dark)
             for place in PLACES:
                 await visit(page, place)
+                await keep(page, f"{re.sub('[^a-z0-9]+', '-', place).strip('-')}{'-dark' * dark}")
                 assert await page.js("tooPale()") == [], (place, dark)
                 if dark:
                     continue
@@ -216,6 +227,28 @@ def test_the_live_page_follows_a_run(tmp_path: Path):
                 assert page.errors == []
 
         asyncio.run(go())
+
+
+def test_the_live_page_shows_the_nodes_and_leases_of_a_pool(run: Path, tmp_path: Path):
+    fleet = Fleet(tmp_path)
+
+    async def go() -> None:
+        told = {"pool": fleet.pool.url, "pool_token_file": fleet.token_file}
+        async with viewer(run, **told) as (link, _), browser() as page, fleet.client() as client:
+            leases = [await client.allocate("host") for _ in range(3)]
+            await page.open(link, PLACES["#/runs"])
+            await page.go("#/live?run=demo", "document.querySelectorAll('.tile').length")
+            await page.until("document.body.innerText.includes('Fleet: 3 leases, 0 waiting')")
+            shown = await page.js("document.getElementById('main').innerText")
+            assert all(node.url in shown for node in fleet.nodes)
+            await keep(page, "fleet")
+            await client.close(leases[0])
+            await page.until("document.body.innerText.includes('Fleet: 2 leases, 0 waiting')")
+
+    try:
+        asyncio.run(go())
+    finally:
+        fleet.stop()
 
 
 def test_an_export_opens_from_disk_and_asks_nobody(run: Path, tmp_path: Path):

@@ -18,7 +18,7 @@ from patchwright.types import Endpoint
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from patchwright.metrics.sinks import MetricsConfig
+    from patchwright.metrics.config import MetricsConfig
     from patchwright.recipes.progress import View
 
 __all__ = [

@@ -17,7 +17,7 @@ from patchwright import __version__
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
-    from patchwright.metrics.sinks import MetricsConfig
+    from patchwright.metrics.config import MetricsConfig
 
 __all__ = ["tracing"]
 

@@ -12,18 +12,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
-from pydantic import Field
-
-from patchwright.config import Config
 from patchwright.errors import ConfigError
+from patchwright.metrics.config import MetricsConfig, Sink
 from patchwright.metrics.file import LISTENERS, Figures
 from patchwright.metrics.trace import TRACER
 
-__all__ = ["MetricsConfig", "Outlet", "Sink", "observing"]
+__all__ = ["Outlet", "observing"]
 
-Sink = Literal["tensorboard", "wandb", "prometheus", "otel"]
 Say = Callable[[str], None]
 
 _MODULES: dict[Sink, str] = {
@@ -36,22 +33,6 @@ _WAITING = 10_000
 """Lines that may wait for one sink; a sink that falls further behind misses the next."""
 _PATIENCE = 20.0
 """Seconds a sink has to finish at the end of a run."""
-
-
-class MetricsConfig(Config):
-    """Where figures and spans go besides `metrics.jsonl`; nothing is installed or sent unless named here."""
-
-    sinks: tuple[Sink, ...] = ()
-    """`tensorboard` (event files in RUN/tensorboard), `wandb` (it reads its own WANDB_* variables),
-    `prometheus` (`/metrics` on loopback while the run lasts), `otel` (spans of attempts and steps, by
-    OTLP over HTTP). All but `prometheus` need the extra of their name: `pip install 'patchwright[wandb]'`."""
-    project: str = "patchwright"
-    """wandb's project, and OpenTelemetry's service name."""
-    prometheus_port: int = Field(default=9464, ge=1, le=65535)
-    """Port of `/metrics` on 127.0.0.1."""
-    otel_endpoint: str = ""
-    """Where spans are posted, as `http://127.0.0.1:4318/v1/traces`; when empty, what the OTEL_EXPORTER_OTLP_*
-    variables say."""
 
 
 class Outlet(Protocol):

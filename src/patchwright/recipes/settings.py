@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from patchwright.config import Config
-from patchwright.metrics.sinks import MetricsConfig
+from patchwright.metrics.config import MetricsConfig
 from patchwright.recipes.assembly import LineConfig
 from patchwright.recipes.cluster import ClusterConfig
 from patchwright.recipes.judge_config import JudgeConfig

@@ -66,16 +66,31 @@ class ChildProcess:
 
     async def call(self, function: Callable[..., T], *args: Any) -> T:
         """See `Worker`."""
+        died = f"a child process died while it was to run {function}"
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
+            running = asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
+        except RuntimeError as error:  # broken, or closed
+            raise WorkerDiedError(died) from error
+        try:
+            return await running
         except BrokenProcessPool as error:
-            raise WorkerDiedError(f"a child process died while it was to run {function}") from error
+            raise WorkerDiedError(died) from error
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+            raise WorkerDiedError(died) from None  # closed before the call had begun
 
     async def close(self) -> None:
         """See `Worker`."""
         for process in list((self._pool._processes or {}).values()):
             process.terminate()  # nothing in it is worth waiting for: what matters is on disk
         await asyncio.to_thread(self._pool.shutdown, wait=True, cancel_futures=True)
+
+
+def _is_cancelled() -> bool:
+    """Whether it is the one who waits that was cancelled, not what is waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _start() -> None:

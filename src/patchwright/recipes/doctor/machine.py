@@ -13,7 +13,7 @@ from pathlib import Path
 
 from patchwright.fleet.api import DEFAULT_PORT
 from patchwright.fleet.pool_api import DEFAULT_POOL_PORT
-from patchwright.metrics.sinks import MetricsConfig
+from patchwright.metrics.config import MetricsConfig
 from patchwright.recipes.doctor.finding import Finding
 from patchwright.sandbox import kernel
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from patchwright.config import Config
 from patchwright.engine.config import EngineConfig
-from patchwright.metrics.sinks import MetricsConfig
+from patchwright.metrics.config import MetricsConfig
 from patchwright.recipes.agents import AgentConfig
 from patchwright.recipes.assembly import LineConfig, SamplingConfig
 from patchwright.recipes.rl import RlConfig
