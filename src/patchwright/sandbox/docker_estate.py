@@ -21,6 +21,8 @@ _NAME = f"{LABEL}.name"
 """Label of an image: the container that it is for."""
 _RETRY = 10.0
 """Seconds until what the engine refused to remove is tried again."""
+_LOOKS, _PAUSE = 100, 0.05
+"""Looks at a container that is going, and seconds before each."""
 
 
 class Estate:
@@ -62,13 +64,22 @@ class Estate:
         self._owned.discard(name)
         try:
             gone = await self._api.remove(name)
-            if image:
+            if image:  # which the engine keeps while the container is only going
+                gone = gone or await self._gone(name)
                 gone &= await self._api.remove_image(image)
             if not gone:
                 self._settled = False
         except BaseException:
             self._settled = False
             raise
+
+    async def _gone(self, name: str) -> bool:
+        """Wait some seconds for a container that is going by itself; whether it is gone."""
+        for _ in range(_LOOKS):
+            await asyncio.sleep(_PAUSE)
+            if await self._api.remove(name):
+                return True
+        return False
 
     async def abandon(self, name: str, image: str = "") -> None:
         """Drop what was half made; when that cannot be done now, it is done later."""
