@@ -117,7 +117,7 @@ def test_nothing_is_left_of_forks():
         for _ in range(5):
             forks = await asyncio.gather(*(box.fork() for _ in range(4)))
             await asyncio.gather(*(fork.close() for fork in forks))
-        assert count_fds() == fds
+        assert count_fds() <= fds  # fewer, when what earlier tests left is collected meanwhile
 
     run(work)
 

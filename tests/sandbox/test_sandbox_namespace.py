@@ -150,7 +150,7 @@ def test_nothing_is_left_after_closing(family):
 
         assert await asyncio.gather(*(use(n) for n in range(30))) == [f"{n}\n" for n in range(30)]
         assert family() == server
-        assert count_fds() == fds
+        assert count_fds() <= fds  # fewer, when what earlier tests left is collected meanwhile
         return before_fds
 
     before = run(work)
