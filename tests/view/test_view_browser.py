@@ -240,7 +240,7 @@ def test_the_live_page_shows_the_nodes_and_leases_of_a_pool(run: Path, tmp_path:
             await page.go("#/live?run=demo", "document.querySelectorAll('.tile').length")
             await page.until("document.body.innerText.includes('Fleet: 3 leases, 0 waiting')")
             shown = await page.js("document.getElementById('main').innerText")
-            assert all(node.url in shown for node in fleet.nodes)
+            assert all(node.url in shown for node in fleet.nodes) and shown.count("yes") == 2
             await keep(page, "fleet")
             await client.close(leases[0])
             await page.until("document.body.innerText.includes('Fleet: 2 leases, 0 waiting')")

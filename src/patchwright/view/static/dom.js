@@ -68,9 +68,9 @@ const SIGNS = {
   error: "!", skipped: "\u2212", missing: "?", valid: "\u2713", flaky: "~", hackable: "\u2691", broken: "\u2717",
 };
 
-export function tag(word, extra) {
+export function tag(word, extra, shown = word) {
   const sign = SIGNS[word];
-  return h("span", { class: `tag ${word}` }, sign ? h("span", { "aria-hidden": "true" }, sign) : null, word, extra);
+  return h("span", { class: `tag ${word}` }, sign ? h("span", { "aria-hidden": "true" }, sign) : null, shown, extra);
 }
 
 export function sign(word) {

@@ -97,7 +97,7 @@ function faults(state, now, run) {
 function fleet(found) {
   if (!found) return [];
   if (found.error) return [h("h2", null, "Fleet"), h("p", null, tag("error"), " ", legible(found.error))];
-  const nodes = (found.nodes || []).map((node) => [legible(node.url), node.healthy ? tag("valid", "") : tag("broken"), `${node.active_containers} / ${node.max_containers}`,
+  const nodes = (found.nodes || []).map((node) => [legible(node.url), node.healthy ? tag("valid", "", "yes") : tag("broken", "", "no"), `${node.active_containers} / ${node.max_containers}`,
     [node.draining ? "draining" : "", ...(node.failing || [])].filter(Boolean).map(legible).join(", ")]);
   const images = new Map();
   for (const lease of found.leases || []) {
