@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.descriptors import count_fds
 
 import patchwright
 from patchwright.errors import ConfigError, SandboxError
@@ -67,10 +68,6 @@ def family():
     """Tells (pid, start time) of all that came below this process since: servers of other tests may live."""
     others = descendants(os.getpid())
     return lambda: descendants(os.getpid()) - others
-
-
-def count_fds():
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def mounted():
@@ -150,7 +147,7 @@ def test_nothing_is_left_after_closing(family):
 
         assert await asyncio.gather(*(use(n) for n in range(30))) == [f"{n}\n" for n in range(30)]
         assert family() == server
-        assert count_fds() <= fds  # fewer, when what earlier tests left is collected meanwhile
+        assert count_fds() == fds
         return before_fds
 
     before = run(work)
