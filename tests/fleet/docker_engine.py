@@ -24,6 +24,13 @@ address = "{0}/containerd.sock"
 """
 
 
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
 class Engine:
     """A `dockerd` and its containerd, each as the service it is, with everything they keep in one folder.
 
@@ -117,6 +124,16 @@ class Engine:
         path = f"/containers/{container['Id']}/json"
         return container["State"] != "dead" or self.ask(path).status_code != 404
 
+    def all_started(self) -> bool:
+        """Whether it has written down of every container that it runs.
+
+        One that it was starting when it crashed it removes from its own list when it is back, and leaves
+        the shim it had made for it, empty or waiting in `runc init`, to whoever kills it by hand.
+        """
+        configs = self.folder.glob("data/containers/*/config.v2.json")
+        running = [json.loads(file.read_text())["State"]["Running"] for file in configs]
+        return sum(running) == len(self.ask("/containers/json", all="1").json())
+
     def shims(self) -> list[psutil.Process]:
         """The processes that hold the containers, which outlive the daemon."""
         found = psutil.process_iter(["name", "cmdline"])
@@ -124,8 +141,9 @@ class Engine:
         return [one for one in named if str(self.folder) in " ".join(one.info["cmdline"] or ())]
 
     def inside(self) -> list[psutil.Process]:
-        """Every process in a container."""
-        return [one for shim in self.shims() for one in shim.children(recursive=True)]
+        """Every process in a container, but for what Docker itself runs before a container's program."""
+        found = [one for shim in self.shims() for one in shim.children(recursive=True)]
+        return [one for one in found if _words(one) not in ([], ["runc", "init"])]
 
     def mounts(self) -> list[str]:
         """The mounts it has made."""

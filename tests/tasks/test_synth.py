@@ -23,7 +23,7 @@ from patchwright.recipes.progress import View
 from patchwright.tasks.files import dump_tasks, load_tasks
 from patchwright.tasks.library import read_library
 from patchwright.tasks.repository import repository_archive
-from patchwright.tasks.synth.bench import Failure
+from patchwright.tasks.synth.bench import Failure, open_bench
 from patchwright.tasks.synth.config import LibraryConfig
 from patchwright.tasks.synth.issue import leaks, template
 from patchwright.tasks.synth.journal import Journal
@@ -98,7 +98,7 @@ def test_broken():
 
 
 def test_by_chance():
-    assert sometimes(os.urandom(1)[0] % 16) == 1
+    assert sometimes(os.urandom(1)[0] % 256) == 1
 
 
 def test_reached_the_machine():
@@ -226,6 +226,21 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
     assert len({json.loads(line)["key"] for line in after}) == len(after), "nothing was tried twice"
     unbroken = made(source, tmp_path / "unbroken", count=6)
     assert [t.solution for t in load_tasks(out / "library.jsonl")] == [t.solution for t in unbroken]
+
+
+def test_a_bug_that_loops_for_ever_is_ended_by_processor_time(tmp_path):
+    library = read_library(written(tmp_path / "tinylib", files()))
+    loops = CORE.replace("    if x < low:\n        return low\n", "    while x < low:\n        pass\n")
+
+    async def run(backend):
+        bench = await open_bench(library, "tinylib", backend)
+        good = await bench.run(seconds=500, cpu_seconds=100)
+        return good, await bench.run({"src/tinylib/core.py": loops}, seconds=500, cpu_seconds=1)
+
+    good, looped = in_boxes(run)
+    assert good.ended and len(good.passed) >= 6
+    assert not looped.ended and not looped.done.timed_out and looped.done.code == 128 + signal.SIGXCPU
+    assert "tests/test_core.py::test_clamp[1-2]" not in looped.passed
 
 
 # --- sources ------------------------------------------------------------------------------------

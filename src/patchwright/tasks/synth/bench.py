@@ -30,6 +30,8 @@ _WHERE = "test_where_it_is_imported_from.py"
 _RAISED = re.compile(r"E +\w+(Error|Exception)\b")
 _MISSING = re.compile(r"No module named '([\w.]+)'")
 _MOST_SAID = 300
+_PYTESTS_OWN = range(6)
+"""Its exit codes ("Exit codes" in pytest's reference)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,11 @@ class Ran:
     touched: dict[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
     """Node id -> files and first lines of the functions it entered; only when traced."""
 
+    @property
+    def ended(self) -> bool:
+        """Whether pytest came to its own end: it was not stopped, and did not die."""
+        return not self.done.timed_out and self.done.code in _PYTESTS_OWN
+
 
 @dataclass(frozen=True, slots=True)
 class Bench:
@@ -83,19 +90,23 @@ class Bench:
         tests: Sequence[str] = (),
         places: Sequence[str] | None = None,
         seconds: float,
+        cpu_seconds: int | None = None,
         traced: bool = False,
     ) -> Ran:
         """Run tests with `files` laid over the library: of the test files `places` (all), the node ids
-        `tests` (all)."""
+        `tests` (all). They are stopped after `seconds`, or `cpu_seconds` of processor time."""
         chosen = self.library.runnable if places is None else places
         plugins = ["patchwright_probe", *(["patchwright_trace"] if traced else [])]
         options = f"{OPTIONS} --continue-on-collection-errors {' '.join(map(shlex.quote, chosen))}"
         written = {f"{_PLUGINS}/{name}.py": text for name, text in _plugin_texts().items()}
         if tests:
             written[probe.WANTED] = json.dumps(list(tests))
+        command = self.command(options, plugins=plugins)
+        if cpu_seconds is not None:
+            command = f"{probe.CPU}={cpu_seconds} {command}"
         box = await self._open({**files, **written})
         try:
-            done = await box.exec(self.command(options, plugins=plugins), timeout=seconds)
+            done = await box.exec(command, timeout=seconds)
             ran = _read(done, await _lines(box, probe.REPORT))
             if traced:
                 _read_touched(ran, await _lines(box, trace.TOUCHED))

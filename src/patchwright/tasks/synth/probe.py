@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from typing import Any
 
 import pytest
@@ -15,8 +16,15 @@ import pytest
 REPORT = "/tmp/patchwright-report.jsonl"
 WANTED = "/tmp/patchwright-wanted.json"
 """A list of node ids: only these run. Absent: all."""
+CPU = "PATCHWRIGHT_CPU_SECONDS"
+"""Variable: processor seconds until pytest is ended. A bug that loops for ever is told by them, whatever else
+the machine does meanwhile. Absent: no bound."""
 _MOST_FRAMES = 30
 _MOST_TEXT = 2000
+
+if CPU in os.environ:
+    _seconds = int(os.environ[CPU])
+    resource.setrlimit(resource.RLIMIT_CPU, (_seconds, _seconds + 1))
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:

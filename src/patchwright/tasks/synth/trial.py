@@ -6,6 +6,7 @@ import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,10 @@ _WRONG_REASONS = frozenset(
     {"SyntaxError", "IndentationError", "ImportError", "ModuleNotFoundError", "MemoryError"}
 )
 """A test that fails with one of these shows a library that cannot be loaded, not one that errs."""
+
+_WAITS, _COMPUTES = 60, 5
+"""Seconds, by the clock and of the processor, that the tests of a bug may take beside five times what they
+take on good code. A busy machine makes the clock run, and must not change which bugs are caught."""
 
 _REWRITE = """Here is a function of a Python library:
 
@@ -89,9 +94,12 @@ class Trials:
     async def _caught(self, bug: Bug, broken: Mapping[str, str]) -> dict[str, Failure]:
         """The tests that touch the bug and fail because of it."""
         tests = bug.tests
-        patience = 5 + 5 * sum(self.survey.seconds[test] for test in tests)  # a bug may loop for ever
-        ran = await self.bench.run(broken, tests=tests, places=_files(tests), seconds=patience)
-        if ran.done.timed_out or ran.uncollected:
+        usual = 5 * sum(self.survey.seconds[test] for test in tests)
+        patience, cpu = _WAITS + usual, ceil(_COMPUTES + usual)  # a bug may wait or loop for ever
+        ran = await self.bench.run(
+            broken, tests=tests, places=_files(tests), seconds=patience, cpu_seconds=cpu
+        )
+        if not ran.ended or ran.uncollected:
             return {}
         caught = {test: ran.failed[test] for test in tests if test in ran.failed}
         return {test: why for test, why in caught.items() if why.error not in _WRONG_REASONS}
