@@ -173,6 +173,10 @@ def test_the_commands_work_together(tmp_path):
     assert patchwright("overlap", "a.jsonl", "b.jsonl", cwd=tmp_path).returncode == 0
     both = patchwright("overlap", "t.jsonl", "rows.jsonl", cwd=tmp_path)
     assert both.returncode == 1 and "10 of 10 tasks are in the benchmark" in both.stdout
+    both = patchwright("overlap", "t.jsonl", "rows.jsonl", "--json", cwd=tmp_path)
+    found = json.loads(both.stdout)
+    assert both.returncode == 1 and found["tasks"] == len(found["overlap"]) == 10
+    assert {one["why"] for one in found["overlap"]} == {"same id"}
     done = patchwright("filter", "t.jsonl", "c.jsonl", "--without", "b.jsonl", cwd=tmp_path)
     assert "c.jsonl: 7 of 10 tasks" in done.stderr
     assert (
@@ -183,6 +187,8 @@ def test_the_commands_work_together(tmp_path):
     assert "pallets__flask-3" in patchwright("list", "t.jsonl", cwd=tmp_path).stdout
     shown = patchwright("show", "t.jsonl", "pallets__flask-3", cwd=tmp_path).stdout
     assert "Mend 3." in shown and "pallets/flask" in shown
+    as_json = patchwright("show", "t.jsonl", "pallets__flask-3", "--json", cwd=tmp_path).stdout
+    assert as_json in (tmp_path / "t.jsonl").read_text().splitlines(keepends=True)
     none = patchwright("filter", "t.jsonl", "d.jsonl", "--repo", "x/*", cwd=tmp_path)
     assert (
         none.returncode == 2 and none.stderr == "error: none of the 10 tasks of t.jsonl fits; ask for less\n"

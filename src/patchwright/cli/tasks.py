@@ -75,11 +75,20 @@ def list_(file: File, as_json: AsJson = False) -> None:
 
 
 @app.command("show")
-def show(file: File, task: Annotated[str, typer.Argument(metavar="ID", help="Id of the task.")]) -> None:
+def show(
+    file: File,
+    task: Annotated[str, typer.Argument(metavar="ID", help="Id of the task.")],
+    as_json: AsJson = False,
+) -> None:
     """Show one task: issue, files, tests, solution."""
-    from patchwright.recipes.taskfiles import show_task
+    from patchwright.recipes.taskfiles import find_task, show_task
+    from patchwright.tasks.files import task_text
 
-    show_task(file, task, output())
+    found = find_task(file, task)
+    if as_json:
+        typer.echo(task_text(found))
+    else:
+        show_task(found, output())
 
 
 @app.command("filter")
@@ -143,8 +152,14 @@ def split_(
 def overlap_(
     train: Annotated[Path, typer.Argument(metavar="TRAIN", help="File of tasks.")],
     bench: Annotated[Path, typer.Argument(metavar="BENCH", help="Benchmark: a file of tasks, or of rows.")],
+    as_json: AsJson = False,
 ) -> None:
     """Say which tasks are a benchmark's too (by id, commit or issue text); exit 1 if any is."""
-    from patchwright.recipes.task_import import overlap_files
+    from patchwright.recipes.task_import import overlap_files, print_overlap
 
-    raise typer.Exit(Exit.FAILED if overlap_files(train, bench, output()) else Exit.DONE)
+    found = overlap_files(train, bench)
+    if as_json:
+        print_json(found)
+    else:
+        print_overlap(found, output())
+    raise typer.Exit(Exit.FAILED if found["overlap"] else Exit.DONE)

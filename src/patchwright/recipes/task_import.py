@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -24,6 +26,7 @@ __all__ = [
     "filter_file",
     "import_file",
     "overlap_files",
+    "print_overlap",
     "split_file",
 ]
 
@@ -76,19 +79,23 @@ def split_file(
         view.say(f"{out}: {len(tasks)} tasks")
 
 
-def overlap_files(train: Path, bench: Path, console: Console) -> int:
-    """Print which tasks of `train` are in `bench`, and say how many."""
+def overlap_files(train: Path, bench: Path) -> dict[str, Any]:
+    """How many tasks `train` has, and which are in `bench` too: `train`, `bench` (ids) and `why`."""
     tasks = load_tasks(train)
     found = overlap(tasks, benchmark_tasks(str(bench)))
+    return {"tasks": len(tasks), "overlap": [asdict(one) for one in found]}
+
+
+def print_overlap(found: Mapping[str, Any], console: Console) -> None:
+    """What `overlap_files` found, as a table."""
     table = Table(box=None, pad_edge=False)
     for column in ("task", "of the benchmark", "why"):
         table.add_column(column, overflow="fold")
-    for one in found:
-        table.add_row(legible(one.train), legible(one.bench), one.why)
-    if found:
+    for one in found["overlap"]:
+        table.add_row(legible(one["train"]), legible(one["bench"]), one["why"])
+    if found["overlap"]:
         console.print(table)
-    console.print(f"{len(found)} of {len(tasks)} tasks are in the benchmark")
-    return len(found)
+    console.print(f"{len(found['overlap'])} of {found['tasks']} tasks are in the benchmark")
 
 
 def benchmark_tasks(source: str) -> Sequence[Task]:

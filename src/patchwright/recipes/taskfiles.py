@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from patchwright.tasks.files import load_tasks
 from patchwright.tasks.select import changed_lines, difficulty_of, repo_of
 from patchwright.types import Task
 
-__all__ = ["list_tasks", "show_task", "task_rows"]
+__all__ = ["find_task", "list_tasks", "show_task", "task_rows"]
 
 
 def list_tasks(file: Path, console: Console) -> None:
@@ -50,9 +49,18 @@ def task_rows(file: Path) -> list[dict[str, Any]]:
     ]
 
 
-def show_task(file: Path, name: str, console: Console) -> None:
-    """All of one task, its solution too. Raises ConfigError when the file has none of that id."""
-    task = _find(load_tasks(file), name, file)
+def find_task(file: Path, name: str) -> Task:
+    """One task of a file. Raises ConfigError when it has none of that id."""
+    tasks = load_tasks(file)
+    for task in tasks:
+        if task.id == name:
+            return task
+    close = nearest(name, [task.id for task in tasks])
+    raise ConfigError(f"{file} has no task {name!r}" + (f"; did you mean {close!r}?" if close else ""))
+
+
+def show_task(task: Task, console: Console) -> None:
+    """All of one task, its solution too."""
     console.print(Text(legible(task.id), "bold"))
     _section(console, "issue", legible(task.prompt))
     for title, value in _facts(task).items():
@@ -76,14 +84,6 @@ def _facts(task: Task) -> dict[str, str]:
         "trust": task.trust,
     }
     return {title: value for title, value in facts.items() if value}
-
-
-def _find(tasks: Sequence[Task], name: str, file: Path) -> Task:
-    for task in tasks:
-        if task.id == name:
-            return task
-    close = nearest(name, [task.id for task in tasks])
-    raise ConfigError(f"{file} has no task {name!r}" + (f"; did you mean {close!r}?" if close else ""))
 
 
 def _section(console: Console, title: str, body: str | Text) -> None:
