@@ -4,7 +4,11 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 from tests.boxes import close_boxes
+
+# Hypothesis' own profile for CI: the same examples in every run, and no clock over them.
+settings.load_profile("ci")
 
 # A shell starts what it runs in the background with Ctrl-C ignored, and so would the programs under test.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -55,7 +55,7 @@ def test_a_block_that_was_only_thought_of_is_not_run():
 
 
 def test_a_task_out_of_time_keeps_its_steps():
-    task = replace(TASK, limits=Limits(attempt_seconds=1.0, exec_seconds=30))
+    task = replace(TASK, limits=Limits(attempt_seconds=6.0, exec_seconds=30))
     started = time.monotonic()
     done = run([say("echo done"), say("sleep 60"), say("echo late")], task)
     assert done.reason == "time_limit"
@@ -63,7 +63,7 @@ def test_a_task_out_of_time_keeps_its_steps():
         ("echo done", False),
         ("sleep 60", True),
     ]
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 50
 
 
 def test_a_model_that_takes_too_long_ends_the_attempt_with_its_steps():
@@ -78,7 +78,7 @@ def test_a_model_that_takes_too_long_ends_the_attempt_with_its_steps():
         server = await asyncio.start_server(silent, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
         async with serve([]) as endpoint, asyncio.timeout(60):
-            task = replace(TASK, limits=Limits(attempt_seconds=0.5))
+            task = replace(TASK, limits=Limits(attempt_seconds=4.0))
             done = await agent.run(task, box, replace(endpoint, base_url=url))
         server.close()
         await agent.close()

@@ -49,7 +49,7 @@ COMMAND = f"cat > $OUT/program.py <<'EOF'\n{PROGRAM}\nEOF\npython3 $OUT/program.
 SED = "sed -i 's/x + 2/x * 2/' mod.py"
 
 
-def make(script, command=COMMAND, *, outside=False, seconds=30.0, **bounds):
+def make(script, command=COMMAND, *, outside=False, seconds=120.0, **bounds):
     """One attempt at TASK: the trajectory, and the files that were kept."""
     kept = {}
 
@@ -76,7 +76,7 @@ def make(script, command=COMMAND, *, outside=False, seconds=30.0, **bounds):
     return asyncio.run(main()), kept
 
 
-def alone(command, seconds=20.0):
+def alone(command, seconds=120.0):
     """The exit of a program that never calls the model."""
 
     async def main():

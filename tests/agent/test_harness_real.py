@@ -56,7 +56,7 @@ def make(name, script, *, task=TASK, outside=False, resident=True, max_turns=12)
 
     async def main(boxes):
         agent = CommandAgent(program_of(name, config), config, max_turns=max_turns)
-        limits = replace(task.limits, attempt_seconds=200, exec_seconds=30)
+        limits = replace(task.limits, attempt_seconds=600, exec_seconds=120)
         try:
             scripted = engine(script, HERMES, max_context=200_000)
             async with Gateway(scripted, renderer(HERMES)) as gateway:

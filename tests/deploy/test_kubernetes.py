@@ -156,12 +156,12 @@ class Killed(subprocess.Popen):
 def told(pool, token):
     request = urllib.request.Request(f"{pool.url}/nodes")
     request.add_header("authorization", f"Bearer {token.read_text().strip()}")
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return [node["url"] for node in json.load(answer)["nodes"]]
 
 
 def until(true):
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not true():
         if time.monotonic() > end:
             return False

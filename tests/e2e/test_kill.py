@@ -41,9 +41,10 @@ def kill_at(run: Path, stage: str) -> dict[str, object]:
             break
         time.sleep(0.05)
     before = stored(run)
+    assert process.poll() is None, "it was done before it could be killed"
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    _, alive = psutil.wait_procs(children, timeout=10)
+    _, alive = psutil.wait_procs(children, timeout=60)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE], "a child outlived its run"
     return before
 
@@ -72,6 +73,6 @@ def test_ctrl_c_leaves_nothing_and_says_how_to_go_on(tmp_path: Path):
         time.sleep(0.05)
     children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=120)
     assert process.returncode == 130 and "same command" in said
-    assert not psutil.wait_procs(children, timeout=10)[1]
+    assert not psutil.wait_procs(children, timeout=60)[1]

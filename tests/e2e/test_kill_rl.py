@@ -57,10 +57,11 @@ def kill_when(words: list[str], reached: Callable[[], bool]) -> None:
     while process.poll() is None and time.monotonic() < deadline and not reached():
         time.sleep(0.002)
     assert process.poll() is None, "it was done before it could be killed"
+    os.kill(process.pid, signal.SIGSTOP)  # looking for children takes longer than an update
     children = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    alive = [p for p in psutil.wait_procs(children, timeout=10)[1] if p.status() != psutil.STATUS_ZOMBIE]
+    alive = [p for p in psutil.wait_procs(children, timeout=60)[1] if p.status() != psutil.STATUS_ZOMBIE]
     assert not alive, "a child outlived its run"
 
 

@@ -20,7 +20,7 @@ from patchwright.types import Completion, Sampling, Weights
 CONFIG = LocalEngineConfig(device="cpu", max_running=2, max_queue=2)
 
 
-def gone(pid: int, seconds: float = 5.0) -> bool:
+def gone(pid: int, seconds: float = 60.0) -> bool:
     """Whether a process ends within so many seconds; a zombie has ended."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -68,13 +68,13 @@ def test_a_killed_child_fails_what_waits_and_what_comes(make_model: Callable[...
         waiting = [asyncio.create_task(engine.generate([5, 6, i], sampling)) for i in range(4)]
         await asyncio.sleep(0.02)
         os.kill(engine.pid, signal.SIGKILL)
-        failed = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5)
+        failed = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
         assert all(isinstance(error, EngineError) and "SIGKILL" in str(error) for error in failed)
         with pytest.raises(EngineError, match="SIGKILL"):
             await engine.generate([5], Sampling())
         with pytest.raises(EngineError, match="SIGKILL"):
             await engine.load(Weights(version=1, path=str(make_model())))
-        await asyncio.wait_for(engine.close(), 5)
+        await asyncio.wait_for(engine.close(), 60)
 
     asyncio.run(run())
 
@@ -83,7 +83,7 @@ def test_a_stopped_child_does_not_hang_close(make_model: Callable[..., Path]) ->
     async def run() -> None:
         engine = ProcessEngine(make_model(), config=CONFIG)
         os.kill(engine.pid, signal.SIGSTOP)
-        await asyncio.wait_for(engine.close(), 15)
+        await asyncio.wait_for(engine.close(), 60)
         assert gone(engine.pid)
 
     asyncio.run(run())

@@ -182,7 +182,7 @@ def talk(cls, test, server=None, **options):
                 await engine.close()
                 await engine.close()
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 @BOTH

@@ -108,7 +108,7 @@ def fleet(test, count=2, bounds=QUICK, prepare=None):
 
 
 async def until(true):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not true():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

@@ -80,7 +80,7 @@ def node_process(folder, *flags, env=None, port=0):
         process.stdout.close()
 
 
-def wait_for(condition, seconds=15.0):
+def wait_for(condition, seconds=60.0):
     """Wait until `condition()` holds."""
     until = time.monotonic() + seconds
     while not condition():

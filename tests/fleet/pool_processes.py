@@ -1,6 +1,7 @@
 """Nodes and pools as processes of their own, for the tests that kill them."""
 
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -13,6 +14,8 @@ from pathlib import Path
 from patchwright.fleet.client import PoolClient
 
 PATCHWRIGHT = Path(sys.executable).with_name("patchwright")
+_FIRST = 20_000 + 1000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_PORTS = itertools.cycle(range(_FIRST, _FIRST + 1000))
 
 
 class Server:
@@ -39,7 +42,9 @@ class Server:
             [*self._before, PATCHWRIGHT, *self._arguments], stderr=subprocess.PIPE, env=environment, text=True
         )
         lines = iter(self.process.stderr.readline, "")
-        self.url = next(line.split()[1] for line in lines if line.split()[:1] in (["node"], ["pool"]))
+        found = next((line.split()[1] for line in lines if line.split()[:1] in (["node"], ["pool"])), None)
+        assert found is not None, "it ended before it could answer"
+        self.url = found
         threading.Thread(target=lambda: list(lines), daemon=True).start()
 
     def kill(self) -> None:
@@ -78,5 +83,8 @@ class Fleet:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
+    """Below those the kernel gives to who asks for any, and this worker's own: nobody takes it meanwhile."""
+    for port in _PORTS:
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("every port is taken")

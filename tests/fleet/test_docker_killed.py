@@ -24,7 +24,7 @@ from patchwright.sandbox.docker import DockerBackend
 
 pytestmark = [pytest.mark.docker, pytest.mark.e2e]
 
-TTL = 6.0
+TTL = 12.0
 LEASES = 50 if ROUNDS >= 20 else 12
 """Of Docker boxes; 12 are for every day, 50 for a release."""
 OTHERS = 4
@@ -80,7 +80,7 @@ class Docked:
         return NodeClient(self.node.url, (self.folder / "node.token").read_text().strip())
 
     def health(self):
-        return httpx.get(f"{self.node.url}/healthz").json()
+        return httpx.get(f"{self.node.url}/healthz", timeout=60).json()
 
     def stop(self):
         for server in (self.pool, self.node, self.other):
@@ -109,8 +109,8 @@ async def open_leases(fleet, direct, through_pool):
     return docker, [pair for pair in pairs if pair not in docker]
 
 
-def at_work(pairs, stop):
-    return [asyncio.create_task(counting(client, lease, stop)) for client, lease in pairs]
+def at_work(pairs, stop, least=3):
+    return [asyncio.create_task(counting(client, lease, stop, least)) for client, lease in pairs]
 
 
 async def says_so(fleet):
@@ -133,7 +133,7 @@ async def all_refused(tasks):
 
 
 async def works_again(fleet, client):
-    lease = await client.allocate(fleet.image, wait=20)
+    lease = await client.allocate(fleet.image, wait=120)
     assert lease.node_url == fleet.node.url
     assert (await client.exec(lease, "echo back")).output == "back\n"
     await client.close(lease)
@@ -184,7 +184,7 @@ def test_docker_killed_under_busy_leases(docked, victims, live_restore):
         engine, stop = docked.engine, asyncio.Event()
         async with docked.client(direct=True) as direct, docked.client(direct=False) as through_pool:
             docker, others = await open_leases(docked, direct, through_pool)
-            doomed, safe = at_work(docker, stop), at_work(others, stop)
+            doomed, safe = at_work(docker, stop), at_work(others, stop, 6)
             async with docked.at_node() as node:
                 alone = await node.create(docked.image)  # without lease or term
             await asyncio.sleep(1)

@@ -10,7 +10,7 @@ SMALL = ("--rounds=2", "--leases=3", "--commands=2", "--simulated-nodes=4", "--s
 
 def bench(*options):
     command = [PATCHWRIGHT, "bench", "fleet", *SMALL, *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
 def test_ours_and_another_are_measured_side_by_side(tmp_path):

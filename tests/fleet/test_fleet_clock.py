@@ -18,7 +18,7 @@ real = time.time
 time.time = lambda: max(0.0, real() + random.uniform(-1, 1) * 3e8)
 time.time_ns = lambda: int(time.time() * 1e9)
 """
-TTL = 3.0
+TTL = 6.0
 
 
 @pytest.fixture
@@ -50,9 +50,11 @@ def test_terms_do_not_go_by_the_time_of_day(fleet, tmp_path):
             await until(lambda: leases(client, {used.lease_id, late.lease_id}))
             with pytest.raises(SandboxError):
                 await client.exec(idle, "true")
+            busy = asyncio.create_task(client.exec(used, "sleep 10; echo on"))  # its box outlives the pool
+            await asyncio.sleep(1)
             pool.kill()
             await asyncio.to_thread(pool.start)
-            assert (await client.exec(used, "echo on")).output == "on\n"
+            assert (await busy).output == "on\n"
             await until(lambda: leases(client, {used.lease_id}))
             await asyncio.sleep(TTL)
             assert (await client.exec(used, "echo on")).output == "on\n"
@@ -67,7 +69,7 @@ def test_there_is_no_time_of_day_in_the_journal(fleet, tmp_path):
 
     async def allocate():
         async with PoolClient(pool.url) as client:
-            return await client.allocate("host")
+            return await client.allocate("host", ttl=5 * TTL)
 
     async def find(lease):
         async with PoolClient(pool.url) as client:
@@ -87,7 +89,7 @@ async def leases(client, expected):
     return {lease["lease_id"] for lease in (await client.status())["leases"]} == expected
 
 
-async def until(condition, seconds=20.0):
+async def until(condition, seconds=90.0):
     deadline = time.monotonic() + seconds
     while not await condition():
         assert time.monotonic() < deadline, "it did not come about"

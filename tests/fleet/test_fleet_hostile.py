@@ -45,7 +45,7 @@ def servers(tmp_path_factory):
 def server(request, servers):
     folder, processes, tokens = servers
     yield request.param, processes[request.param].url, tokens[request.param], folder
-    assert httpx.get(f"{processes[request.param].url}/healthz").json()["ok"] is True
+    assert httpx.get(f"{processes[request.param].url}/healthz", timeout=60).json()["ok"] is True
 
 
 def raw(url, *parts):
@@ -64,7 +64,7 @@ def raw(url, *parts):
 
 def test_bodies_that_are_no_requests(server):
     name, url, token, _ = server
-    with httpx.Client(base_url=url, headers={"authorization": f"Bearer {token}"}) as http:
+    with httpx.Client(base_url=url, timeout=60, headers={"authorization": f"Bearer {token}"}) as http:
         for path in POSTS[name]:
             for body in NOT_REQUESTS:
                 reply = http.post(path, content=body)
@@ -78,7 +78,7 @@ def test_without_the_token_nothing_is_told_and_nothing_read(server):
     name, url, token, folder = server
     for wrong in ("", "wrong", token + "x", token[:-1], "ü" * 20):
         headers = {"authorization": f"Bearer {wrong}".encode()} if wrong else {}
-        with httpx.Client(base_url=url, headers=headers) as http:
+        with httpx.Client(base_url=url, timeout=60, headers=headers) as http:
             for path in POSTS[name]:
                 assert http.post(path, json={"lease_id": "x", "container_id": "x"}).status_code == 401
             for path in GETS[name]:
@@ -121,7 +121,7 @@ def test_what_is_no_http(server, parts):
 
 def test_wrong_paths_and_methods(server):
     name, url, token, _ = server
-    with httpx.Client(base_url=url, headers={"authorization": f"Bearer {token}"}) as http:
+    with httpx.Client(base_url=url, timeout=60, headers={"authorization": f"Bearer {token}"}) as http:
         assert http.get("/nowhere").status_code == 404
         assert http.get(POSTS[name][0]).status_code == 405
         assert http.post("/" + "x" * 60_000).status_code in (400, 404)
@@ -137,7 +137,7 @@ def test_the_pools_audit_log_says_who_did_what(servers):
     folder, processes, tokens = servers
     secret = "a-secret-in-a-command"
     with httpx.Client(
-        base_url=processes["pool"].url, headers={"authorization": f"Bearer {tokens['pool']}"}
+        timeout=60, base_url=processes["pool"].url, headers={"authorization": f"Bearer {tokens['pool']}"}
     ) as http:
         lease = http.post("/allocate", json={"image": "host"}).json()
         name = {"lease_id": lease["lease_id"]}

@@ -48,7 +48,7 @@ def test_a_crowd_before_a_full_pool_is_answered_to_the_last(tmp_path):
     meanwhile the pool answers others, and its memory is bounded."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    wait = 4 + CROWD / 250  # a slow machine must have them all in line before the first gives up
+    wait = 30 + CROWD / 250  # a slow machine must have them all in line before the first gives up
 
     async def run(pool):
         connector = aiohttp.TCPConnector(limit=0)
@@ -132,7 +132,7 @@ def test_when_sockets_run_out_there_is_still_an_answer(tmp_path):
             for _, writer in idle:
                 writer.close()
         async with aiohttp.ClientSession(pool.url) as http:
-            await until(lambda: granted(http), 10)
+            await until(lambda: granted(http))
 
     with a_pool(tmp_path, "--max-per-node", 4, files=130) as pool:
         asyncio.run(run(pool))

@@ -332,12 +332,12 @@ def test_nodes_join_and_leave_while_it_runs():
 
 def test_warm_boxes_are_handed_over_and_made_anew():
     async def run():
-        nodes = SimulatedNodes.many(1, create_seconds=1.0)
+        nodes = SimulatedNodes.many(1, create_seconds=3.0)
         async with a_pool(nodes, warm={"host": 2}, max_per_node=3) as pool:
             await until(lambda: len(pool._care.ready("host")) == 2)
             started = time.monotonic()
             lease = await pool.allocate(HOST, "key")
-            assert time.monotonic() - started < 0.9, "it was not made first"
+            assert time.monotonic() - started < 2.5, "it was not made first"
             assert await pool.allocate(HOST, "key") == lease
             await pool.forward(lease["lease_id"], api.EXEC, {"command": "x"})
             special = await pool.allocate(AllocateRequest(image="host", env={"A": "1"}, wait=20))
@@ -407,7 +407,7 @@ def test_a_thousand_leases_on_sixty_four_unreliable_nodes():
                     await pool.end(lease["lease_id"])
                     closed += 1
 
-            for node in list(nodes.values())[::8]:
+            for node in list(nodes.values())[::32]:  # two: a box is tried on three
                 node.fails = True
             async with asyncio.TaskGroup() as group:
                 for number in range(1000):

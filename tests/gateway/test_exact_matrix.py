@@ -169,7 +169,7 @@ def test_what_is_recorded_is_what_the_engine_saw_and_sampled(style: Style):
     assert len(ends) == len(style.ends)
 
     async def main():
-        async with gateway_of(style) as gateway, httpx.AsyncClient() as client:
+        async with gateway_of(style) as gateway, httpx.AsyncClient(timeout=60) as client:
             for scenario in SCENARIOS:
                 talk = await open_talk(style, gateway, client, scenario.__name__)
                 expected = await scenario(talk)

@@ -72,7 +72,7 @@ def talk(api: Api, test, *, retries=2, given=(), **options):
     """Run a test with `post(path, messages, ...)` and the session, which is handed back closed."""
 
     async def main():
-        async with serving(api) as url, httpx.AsyncClient() as client:
+        async with serving(api) as url, httpx.AsyncClient(timeout=60) as client:
             endpoint = Endpoint(base_url=url, api_key="secret", model="m-1")
             model = ApiModel(endpoint, retries=retries, given=given)
             try:
@@ -196,7 +196,7 @@ def test_without_a_session_the_request_decides_and_nothing_is_recorded():
     api = Api()
 
     async def main():
-        async with serving(api) as url, httpx.AsyncClient() as client:
+        async with serving(api) as url, httpx.AsyncClient(timeout=60) as client:
             model = ApiModel(Endpoint(base_url=url, api_key="", model="m-1"), given=("temperature",))
             async with Gateway(model, api_key="k") as gateway:
                 base, key = f"{gateway.url}/v1", {"authorization": "Bearer k"}

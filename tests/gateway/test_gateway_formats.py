@@ -244,7 +244,7 @@ def test_refusals_are_in_the_clients_own_form():
 )
 def test_a_bad_request_is_told_what_is_wrong_in_every_format(path, body, word):
     async def test(session, gateway):
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=60) as client:
             key = {"x-api-key": session.endpoint.api_key}
             response = await client.post(f"{session.endpoint.base_url}/{path}", json=body, headers=key)
             assert response.status_code == 400 and word in response.json()["error"]["message"]

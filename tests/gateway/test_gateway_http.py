@@ -83,7 +83,7 @@ def test_every_door_needs_its_own_key():
         assert error_of(await post(BODY, key=session.endpoint.api_key, base=public))[0] == 401
         assert text_of(await post(BODY, key=gateway.api_key, base=public)) == "a"
         assert text_of(await post(BODY)) == "b"
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=60) as client:
             assert (await client.get(f"{gateway.url}/healthz")).status_code == 200
             assert (await client.get(f"{session.endpoint.base_url}/models")).status_code == 401
             key = {"authorization": f"Bearer {session.endpoint.api_key}"}
@@ -163,8 +163,16 @@ def test_the_same_request_in_flight_is_sampled_once():
     gate = Gate()
 
     async def test(post, session, gateway):
+        came, call = asyncio.Semaphore(0), session.call
+
+        def counted(*given, **how):
+            came.release()
+            return call(*given, **how)
+
+        session.call = counted
         both = asyncio.gather(post(BODY), post(BODY))
-        await asyncio.sleep(0.1)
+        for _ in range(2):
+            await came.acquire()
         gate.open.set()
         assert [text_of(response) for response in await both] == ["reply 1", "reply 1"]
 
@@ -178,10 +186,14 @@ def test_an_answer_nobody_waited_for_is_recorded_and_given_to_the_retry(stream):
 
     async def test(post, session, gateway):
         body = BODY | {"stream": stream}
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(post(body), 0.2)
+        asking = asyncio.create_task(post(body))
+        await gate.asked.wait()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
         gate.open.set()
-        await asyncio.sleep(0.2)
+        while not session.turns:  # noqa: ASYNC110 - the test's own time bounds it
+            await asyncio.sleep(0.01)
         assert len(session.turns) == 1
         assert (await post(body)).status_code == 200
 
@@ -246,7 +258,10 @@ def test_a_template_that_refuses_a_conversation_is_the_clients_fault():
     strict = "{{ raise_exception('roles must alternate') }}"
 
     async def main():
-        async with Gateway(engine(["a"]), renderer(strict)) as gateway, httpx.AsyncClient() as client:
+        async with (
+            Gateway(engine(["a"]), renderer(strict)) as gateway,
+            httpx.AsyncClient(timeout=60) as client,
+        ):
             key = {"authorization": f"Bearer {gateway.api_key}"}
             response = await client.post(f"{gateway.url}/v1/chat/completions", json=BODY, headers=key)
             assert error_of(response) == (400, "invalid_request_error")
@@ -259,7 +274,7 @@ def test_a_session_has_its_own_engine_and_tells_every_turn():
     turns = []
 
     async def main():
-        async with Gateway(engine([]), renderer()) as gateway, httpx.AsyncClient() as client:
+        async with Gateway(engine([]), renderer()) as gateway, httpx.AsyncClient(timeout=60) as client:
             session = gateway.session("expert", engine=engine(["mine"]), on_turn=turns.append)
             with pytest.raises(ConfigError, match="open already"):
                 gateway.session("expert")
@@ -286,13 +301,17 @@ def test_a_taken_port_is_a_configuration_error():
 
 
 class Trickle(Gate):
-    """Gives its reply's ids one by one, the last only when the gate opens."""
+    """Gives its reply's ids one by one, the second when the first has come, the last when the gate opens."""
+
+    def __init__(self):
+        super().__init__()
+        self.begun = asyncio.Event()
 
     async def generate(self, prompt_ids, sampling, *, on_tokens=None):
         ids = (*renderer().encode("one € two"), renderer().stop_ids[0])
         for token in ids[:-1]:
             on_tokens([token])
-            await asyncio.sleep(0.02)
+            await self.begun.wait()
         await self.open.wait()
         on_tokens(ids[-1:])
         return Completion(token_ids=ids, logprobs=(0.0,) * len(ids), finish=Finish.STOP, version=0)
@@ -302,7 +321,7 @@ def test_tokens_are_streamed_as_they_are_sampled():
     gate = Trickle()
 
     async def main():
-        async with Gateway(gate, renderer()) as gateway, httpx.AsyncClient() as client:
+        async with Gateway(gate, renderer()) as gateway, httpx.AsyncClient(timeout=60) as client:
             session = gateway.session("s")
             request = client.stream(
                 "POST",
@@ -315,11 +334,13 @@ def test_tokens_are_streamed_as_they_are_sampled():
                 async for line in response.aiter_lines():
                     if line.startswith("data: {"):
                         texts.append(json.loads(line[6:])["choices"][0]["delta"].get("content", ""))
+                    if "".join(texts):
+                        gate.begun.set()
                     if "".join(texts) == "one € two":
                         gate.open.set()
             return texts
 
-    texts = asyncio.run(asyncio.wait_for(main(), 30))
+    texts = asyncio.run(asyncio.wait_for(main(), 60))
     assert "".join(texts) == "one € two"
     assert len([text for text in texts if text]) > 1
     assert not any("\ufffd" in text for text in texts)
@@ -336,7 +357,10 @@ def test_without_a_session_the_request_decides_how_to_sample():
     async def main():
         model = Listening()
         model.open.set()
-        async with Gateway(model, renderer(), api_key="k") as gateway, httpx.AsyncClient() as client:
+        async with (
+            Gateway(model, renderer(), api_key="k") as gateway,
+            httpx.AsyncClient(timeout=60) as client,
+        ):
             assert gateway.endpoint.api_key == "k"
             body = BODY | {"temperature": 0, "top_p": 0.5, "seed": 7, "max_completion_tokens": 9}
             headers = {"authorization": "Bearer k"}

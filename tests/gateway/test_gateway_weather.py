@@ -27,7 +27,7 @@ def talk(test, model, keep_alive=10.0, **options):
     async def main():
         async with (
             Gateway(model, renderer(), keep_alive=keep_alive) as gateway,
-            httpx.AsyncClient() as client,
+            httpx.AsyncClient(timeout=60) as client,
         ):
             session = gateway.session("s", **options)
 

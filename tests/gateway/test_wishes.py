@@ -92,7 +92,10 @@ def ask(path, body, replies, *, session=True):
 
     async def main():
         voice = renderer(HERMES)
-        async with Gateway(engine(replies, HERMES), voice) as gateway, httpx.AsyncClient() as client:
+        async with (
+            Gateway(engine(replies, HERMES), voice) as gateway,
+            httpx.AsyncClient(timeout=60) as client,
+        ):
             made = gateway.session("s")
             endpoint = made.endpoint if session else gateway.endpoint
             key = {"authorization": f"Bearer {endpoint.api_key}"}

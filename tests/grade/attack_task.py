@@ -40,7 +40,7 @@ STRICT = Task(
         pass_to_pass=PASSING,
         files={"test_mod.py": TEST, "test_other.py": LATER},
     ),
-    limits=Limits(exec_seconds=10, test_seconds=20, processes=64),
+    limits=Limits(exec_seconds=60, test_seconds=120, processes=64),
 )
 OFFICIAL = replace(
     STRICT,

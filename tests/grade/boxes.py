@@ -28,7 +28,7 @@ json.dump(found, sys.stdout, sort_keys=True)
 def task_of(files: dict[str, str], **tests: object) -> Task:
     """A task with nothing but files."""
     chosen = {"command": "true", "fail_to_pass": (), **tests}
-    return Task(id="t", prompt="", files=files, tests=Tests(**chosen), limits=Limits(test_seconds=20))
+    return Task(id="t", prompt="", files=files, tests=Tests(**chosen), limits=Limits(test_seconds=120))
 
 
 async def tree(box: Sandbox) -> dict[str, list]:

@@ -35,7 +35,7 @@ async def _all(backend):
     cases = {}
     for task in (STRICT, OFFICIAL):
         for name, attack in ATTACKS.items():
-            limits = Limits(exec_seconds=10, test_seconds=attack.seconds, processes=64)
+            limits = Limits(exec_seconds=60, test_seconds=attack.seconds, processes=64)
             cases[task.id, name] = one(replace(task, limits=limits), attack.patch)
         cases |= {(task.id, name): one(task, patch) for name, patch in HONEST.items()}
     return dict(zip(cases, await asyncio.gather(*cases.values()), strict=True))

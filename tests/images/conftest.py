@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.fleet.pool_processes import free_port
 from tests.images.flaky_registry import FlakyRegistry
 
 CONFIG = """
@@ -28,8 +28,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip("needs the package docker-registry")
     assert program, "install the package docker-registry"
     folder = tmp_path_factory.mktemp("registry")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     file = folder / "config.yml"
     file.write_text(CONFIG.format(folder=folder / "data", port=port))
     with (folder / "log").open("wb") as log:
@@ -59,7 +58,7 @@ def nobodys_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _await(url: str) -> None:
-    for _ in range(200):
+    for _ in range(1200):
         try:
             if httpx.get(url, trust_env=False).status_code == 200:
                 return

@@ -144,7 +144,7 @@ def test_a_busy_server_is_asked_again_when_it_said(flaky: FlakyRegistry, store: 
     flaky.manifest_faults.extend([refuse(429, Retry_After="1"), refuse(503)])
     began = time.monotonic()
     pulled(store, "busy/x", "busy/y", mirrors=[f"docker.io={flaky.url}"], parallel=1)
-    assert 1.0 <= time.monotonic() - began < 20
+    assert 1.0 <= time.monotonic() - began < 120
     asked = [when for when, path, _ in flaky.seen if "/manifests/" in path]
     assert asked[1] - asked[0] >= 1.0 and len(asked) == 4
     flaky.manifest_faults.extend([refuse(429)] * 3)
@@ -206,7 +206,7 @@ def test_plain_http_stays_on_this_machine(flaky: FlakyRegistry, store: Store, re
 
 def test_two_pulls_at_once_do_the_work_once(flaky: FlakyRegistry, store: Store, registry: str):
     Made([layer(entry("f", BIG)), BASE]).push(registry, "twice/x")
-    flaky.delay = 0.05
+    flaky.delay = 0.3
 
     async def both() -> list[object]:
         keys = {"mirrors": [f"docker.io={flaky.url}"]}

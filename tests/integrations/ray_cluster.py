@@ -19,9 +19,9 @@ _STORE = 100 * 2**20
 _HEALTH = {
     "health_check_period_ms": 500,
     "health_check_timeout_ms": 1000,
-    "health_check_failure_threshold": 3,
+    "health_check_failure_threshold": 10,
 }
-"""A machine that is killed is missed within two seconds."""
+"""A machine that is killed is missed within some seconds."""
 
 
 class Machines:
@@ -90,7 +90,7 @@ def actors(name: str) -> list[psutil.Process]:
     return found
 
 
-def leftovers(seconds: float = 20.0) -> list[object]:
+def leftovers(seconds: float = 60.0) -> list[object]:
     """Actors, and caches of runs, that nobody has ended or removed; what is ending has so long."""
     deadline = time.monotonic() + seconds
     while (found := _left()) and time.monotonic() < deadline:

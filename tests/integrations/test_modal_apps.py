@@ -59,6 +59,14 @@ def test_training_has_gpus_volumes_and_goes_on_where_it_stopped(monkeypatch):
     assert function._webhook_config is None
 
 
+def test_a_mistake_is_not_tried_again(monkeypatch):
+    train = inside(loaded("train", monkeypatch).train)._raw_f
+    end = "import sys; sys.exit({})"
+    assert [train([sys.executable, "-c", end.format(code)]) for code in (0, 2)] == [0, 2]
+    with pytest.raises(subprocess.CalledProcessError):
+        train([sys.executable, "-c", end.format(1)])
+
+
 @pytest.mark.parametrize("kind", ["sft", "verifier"])
 def test_the_training_command_is_one(kind, monkeypatch, tmp_path):
     """The words for the container, run here as a dry run."""

@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -18,9 +19,14 @@ from typer.testing import CliRunner
 
 from patchwright.cli.app import app
 from patchwright.config import load_config
-from patchwright.errors import ConfigError, EngineError
+from patchwright.engine.config import EngineConfig
+from patchwright.engine.replicas import Replicas
+from patchwright.errors import ConfigError, EngineError, StoreError
+from patchwright.recipes.assembly import LineConfig
 from patchwright.recipes.cluster import ClusterConfig
 from patchwright.recipes.settings import Settings
+from patchwright.train.process import WorkerDiedError
+from patchwright.types import Weights
 
 
 def seats(cluster: ClusterConfig, ranks: int):
@@ -57,8 +63,24 @@ def test_drivers_go_where_least_is():
     ]  # fmt: skip
 
 
+def test_nobody_sits_on_the_gpus_of_a_judge():
+    cluster = ClusterConfig(nodes=2, gpus_per_node=2, engines=1, judges=1, judge_parallel=2, drivers=1)
+    assert [(seat.kind, seat.machine) for seat in seats(cluster, 1)] == [
+        ("engine", 1), ("rank", 1), ("driver", 0)
+    ]  # fmt: skip
+
+
+def test_every_engine_has_a_seed_and_logs_of_its_own():
+    from patchwright.integrations.ray.site import _Opening
+
+    wanted = SimpleNamespace(line=LineConfig(engine=EngineConfig(use="vllm", python="x", seed=3)))
+    opening = _Opening(ClusterConfig(tensor_parallel=2), wanted, (), "run", None, None)
+    engines = [opening._line(number).engine for number in range(2)]
+    assert [engine.seed for engine in engines] == [3, 4] and engines[0].logs != engines[1].logs
+    assert {engine.gpus for engine in engines} == {2}
+
+
 def test_engines_that_cannot_be_placed_are_refused_in_a_sentence():
-    from patchwright.engine.config import EngineConfig
     from patchwright.integrations.ray.site import _refuse_unplaced
 
     wide = ClusterConfig(use="ray", gpus_per_node=4, tensor_parallel=2)
@@ -156,6 +178,146 @@ def test_a_dry_run_tells_of_a_cluster_nobody_answers_at(tmp_path: Path):
     done = CliRunner().invoke(app, [*words.split(), "-s", "rl.train.ranks=2", "-s", "rl.train.device=cpu"])
     assert done.exit_code == 0, done.output
     assert "Ray cluster: nobody answers" in done.output
+
+
+# --- actors -----------------------------------------------------------------------------------
+
+
+async def lost(error):
+    """A call of an actor that ends so."""
+    raise error
+
+
+def test_an_actor_that_cannot_begin_is_told_and_not_waited_for():
+    from ray.exceptions import RayActorError
+
+    from patchwright.integrations.ray.connect import LostError, answer
+
+    begins = RayActorError(error_msg="raised in its creation:\nPermissionError: /cache\n", actor_init_failed=True)
+    with pytest.raises(EngineError, match="cannot begin on its machine: PermissionError: /cache") as told:
+        asyncio.run(answer(lost(begins)))
+    assert not isinstance(told.value, LostError)
+    with pytest.raises(LostError):
+        asyncio.run(answer(lost(RayActorError())))
+
+
+class Board:
+    """What actors of a test begin with, and ask for from a `Board`."""
+
+    def __init__(self, **pinned):
+        from patchwright.integrations.ray.parcels import Parcel
+
+        self.pinned = SimpleNamespace(remote=self._pinned)
+        self._all = {kind: Parcel(kind=kind, files=()) for kind in ("model", "tokenizer")} | pinned
+
+    async def _pinned(self, name):
+        return self._all.get(name)
+
+
+class Parts:
+    """Parts that actors open, by name, and those closed since."""
+
+    def __init__(self):
+        self.opened, self.closed = [], []
+
+    def part(self, name, value=None):
+        @asynccontextmanager
+        async def opening(*_, **__):
+            self.opened.append(name)
+            try:
+                yield value
+            finally:
+                self.closed.append(name)
+
+        return opening
+
+
+def test_an_engine_that_does_not_take_the_weights_is_closed_before_the_next_is_opened(monkeypatch, tmp_path):
+    from patchwright.integrations.ray import engines
+    from patchwright.integrations.ray.parcels import Parcel
+
+    class Engine:
+        max_context, version, takes = 9, 0, False
+
+        async def load(self, weights: Weights):
+            if not self.takes:
+                raise StoreError("the disk is full")
+            self.version = weights.version
+
+        async def generate(self, *_):
+            return None
+
+    parts, engine = Parts(), Engine()
+    shipment = engines.Shipment(version=7, parcel=Parcel(kind="weights", files=()))
+    monkeypatch.setattr(engines, "other", lambda *_: Board(weights=shipment))
+    monkeypatch.setattr(engines, "open_engine", parts.part("engine", engine))
+
+    async def go():
+        actor = engines.EngineActor(LineConfig(), "run", str(tmp_path))
+        with pytest.raises(StoreError):
+            await actor.about()
+        assert parts.opened == parts.closed == ["engine"]
+        actor._has = shipment  # of the engine that was given up
+        engine.takes = True
+        assert await actor.about() == 9 and engine.version == 7
+        await actor.close()
+        assert parts.opened == parts.closed == ["engine"] * 2
+
+    asyncio.run(go())
+
+
+def test_a_rollout_driver_whose_line_does_not_open_leaves_nothing(monkeypatch, tmp_path):
+    """And it is as patient with its engines as their loading may take."""
+    from patchwright.integrations.ray import rollouts
+
+    parts, bounds = Parts(), []
+
+    async def opening(*_, bounds: object = None, told=bounds):
+        told.append(bounds)
+        raise EngineError("no replica of the engine has started")
+
+    monkeypatch.setattr(rollouts, "other", lambda *_: Board())
+    monkeypatch.setattr(rollouts, "open_agent", parts.part("agent"))
+    monkeypatch.setattr(rollouts, "open_boxes", parts.part("boxes"))
+    monkeypatch.setattr(Replicas, "open", opening)
+    line = LineConfig(engine=EngineConfig(load_seconds=1800))
+    with pytest.raises(EngineError, match="no replica"):
+        asyncio.run(rollouts.Roller(line, 1, "run", str(tmp_path)).ready())
+    assert parts.closed == ["boxes", "agent"]
+    assert bounds[0].probe >= 1800 and bounds[0].absent > 1800
+
+
+def test_a_rank_that_dies_with_what_it_wrote_has_died(monkeypatch, tmp_path):
+    import ray
+
+    from patchwright.integrations.ray.parcels import Packed, Parcel
+    from patchwright.integrations.ray.ranks import Rank
+
+    def get(_):
+        raise ray.exceptions.OwnerDiedError("ab", None, "")
+
+    monkeypatch.setattr(ray, "get", get)
+    parcel = Parcel(kind="out", files=(Packed(name="step/a", digest="", chunks=("gone",)),))
+
+    async def go():
+        rank = Rank(None, 1, "127.0.0.1", None, asyncio.Barrier(2))
+        await rank._brought(parcel, tmp_path / "step")
+
+    with pytest.raises(WorkerDiedError, match="rank-1 died with what it wrote"):
+        asyncio.run(go())
+
+
+def test_ranks_that_find_no_room_are_told_of(monkeypatch):
+    from patchwright.integrations.ray.site import _Opening
+
+    async def never():
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("ray.cancel", lambda _: None)
+    actor = SimpleNamespace(address=SimpleNamespace(remote=never))
+    opening = _Opening(ClusterConfig(placement_seconds=0.01), None, (), "run", None, None)
+    with pytest.raises(EngineError, match="no room for the trainer's ranks"):
+        asyncio.run(asyncio.wait_for(opening._crew([actor], None), 60))
 
 
 # --- caches -----------------------------------------------------------------------------------

@@ -188,7 +188,7 @@ def test_an_attempt_that_slime_breaks_off_ends_soon(folder: Path):
         making = asyncio.create_task(generate_and_rm(args, group[0]))
         await router.reached.wait()
         GenerateState.aborted = True
-        return await asyncio.wait_for(making, 15)
+        return await asyncio.wait_for(making, 60)
 
     (void,) = run(folder, work, even_fix)
     assert void.status is Sample.Status.ABORTED

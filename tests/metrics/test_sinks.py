@@ -1,11 +1,13 @@
 """Figures reach the sinks that are asked for, read back from what each wrote or serves; one that fails says
 so once and stops nothing."""
 
+import contextlib
 import os
 import socket
 import struct
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -139,14 +141,16 @@ def test_prometheus_serves_the_latest_figures_while_the_run_lasts(tmp_path: Path
     with observing(config, tmp_path / "r", said.append):
         publish("rl", 1, {"loss": 0.5})
         publish("rl", 2, {"loss": 0.25, "words": "no"})
-        for _ in range(200):  # the sink has a thread of its own
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as reply:
-                    page = reply.read().decode()
-            except OSError:
-                continue
+        page = ""
+        for _ in range(1200):  # the sink has a thread of its own
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as reply,
+            ):
+                page = reply.read().decode()
             if all(line in page for line in wanted):
                 break
+            time.sleep(0.05)
         assert all(line in page for line in wanted), page
         assert "words" not in page
     with pytest.raises(OSError):

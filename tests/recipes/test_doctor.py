@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from patchwright.recipes.doctor.parts import misfits
+from patchwright.images.config import ImagesConfig
+from patchwright.recipes.doctor.parts import look, misfits
 
 PROGRAM = [sys.executable, "-m", "patchwright.cli", "doctor", "--json"]
 
@@ -124,3 +125,15 @@ def test_a_configuration_is_looked_at_for_what_it_needs(tmp_path: Path):
 )
 def test_versions_that_do_not_fit_are_named(wanted: list[str], wrong: list[str]):
     assert [need for need, _ in misfits([Requirement(text) for text in wanted])] == wrong
+
+
+@pytest.mark.parametrize(
+    ("requirement", "needed"),
+    [("rich>=999", True), ("rich>=999; extra == 'local'", True), ("rich>=999; extra == 'dev'", False)],
+)
+def test_only_what_the_program_and_its_engine_import_is_needed(monkeypatch, tmp_path, requirement, needed):
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: [requirement])
+    found = look(ImagesConfig(store=str(tmp_path)), torch=True)
+    [versions] = [one for one in found if one.name == "versions"]
+    assert (versions.ok, versions.needed) == (False, needed)
+    assert versions.mend == "pip install 'rich>=999'"

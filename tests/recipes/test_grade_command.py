@@ -134,7 +134,7 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path, how):
     while len(finished(run)) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     os.kill(first.pid, how)
-    _, said = first.communicate(timeout=30)
+    _, said = first.communicate(timeout=120)
     assert first.returncode == (130 if how is signal.SIGINT else -9), said
     half = finished(run)
     assert 2 <= len(half) < 6
@@ -158,7 +158,10 @@ def test_two_runs_do_not_write_into_one_folder(tmp_path):
     words = [PATCHWRIGHT, "grade", rows, "--tasks", file, "--run", tmp_path / "run", "--workers", "1"]
     first = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.DEVNULL)
     while not (tmp_path / "run" / "grades.db").exists():
+        assert first.poll() is None
         time.sleep(0.05)
+    first.send_signal(signal.SIGSTOP)  # at work as long as the second one looks
     second = grade(rows, "--tasks", file, "--run", tmp_path / "run", cwd=tmp_path)
+    first.send_signal(signal.SIGCONT)
     assert second.returncode == 2 and "in use by process" in second.stderr
-    assert first.wait(60) == 0
+    assert first.wait(300) == 0

@@ -175,7 +175,7 @@ def test_a_run_cut_anywhere_loses_no_group_and_trains_none_twice(seed, stop, pac
     assert len(world.begun) == pace.steps * pace.size * SIZE and max(ages(world)) <= pace.staleness
 
 
-def stuck(patience):
+def stuck(patience, seconds=60):
     """A run whose first group takes for ever, until it is let go after the third step; the groups by step."""
 
     async def run():
@@ -197,7 +197,7 @@ def stuck(patience):
                 rounds.publish()
         return found
 
-    return asyncio.run(asyncio.wait_for(run(), 2))
+    return asyncio.run(asyncio.wait_for(run(), seconds))
 
 
 def test_a_straggler_holds_no_step_past_the_patience_and_is_trained_when_it_comes():
@@ -205,7 +205,7 @@ def test_a_straggler_holds_no_step_past_the_patience_and_is_trained_when_it_come
     assert all("r1-g0" not in found[step] for step in (1, 2, 3)) and "r1-g0" in found[4]
     assert sorted(name for names in found.values() for name in names) == everything(2, 4)
     with pytest.raises(TimeoutError):
-        stuck(float("inf"))
+        stuck(float("inf"), seconds=2)
 
 
 def test_a_fault_of_the_machinery_surfaces_and_leaves_nothing_running():

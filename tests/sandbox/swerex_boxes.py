@@ -31,7 +31,7 @@ class Servers:
             [*unshare, "sh", "-c", _ROOT, "servers", sys.prefix, str(_PROGRAM)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        self._ports = itertools.count(random.randrange(15000, 30000))
+        self._ports = itertools.count(random.randrange(10000, 19000))
         self._lock = threading.Lock()
         self.made = []
 
@@ -65,7 +65,11 @@ class Deployment(RemoteDeployment):
     async def start(self):
         self._config.port, self.pid = self._servers.start(self._config.auth_token)
         await super().start()
-        await self.runtime.wait_until_alive(timeout=20)
+        for _ in range(1200):  # swe-rex's own wait gives an answer a tenth of a second
+            if await self.runtime.is_alive(timeout=30):
+                return
+            await asyncio.sleep(0.1)
+        raise TimeoutError("the server did not come up")
 
     async def stop(self):
         if self.pid:

@@ -3,9 +3,9 @@
 import asyncio
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from tests.descriptors import count_fds
 
 from patchwright.errors import SandboxError
 from patchwright.sandbox.base import BoxSpec
@@ -91,14 +91,14 @@ def test_a_namespace_box_whose_close_was_cancelled_is_gone_after_the_next():
         backend = NamespaceBackend()
         try:
             await (await backend.open(BoxSpec())).close()  # what is opened once for all
-            before = set(Path("/proc/self/fd").iterdir())
+            before = count_fds()
             box = await backend.open(BoxSpec())
             closing = asyncio.create_task(box.close())
             await asyncio.sleep(0)
             closing.cancel()
             await asyncio.wait([closing])
             await box.close()
-            assert box.closed and set(Path("/proc/self/fd").iterdir()) == before
+            assert box.closed and count_fds() == before
         finally:
             await backend.close()
 

@@ -43,7 +43,8 @@ asyncio.run(run())
 
 
 def ask(path, **query):
-    with httpx.Client(transport=httpx.HTTPTransport(uds=_SOCKET), base_url="http://docker") as client:
+    engine = httpx.HTTPTransport(uds=_SOCKET)
+    with httpx.Client(transport=engine, base_url="http://docker", timeout=120) as client:
         return client.get(path, params=query)
 
 

@@ -40,7 +40,7 @@ def run(servers, work, **options):
 def gone(pid):
     """A process that was killed is not dead at once."""
     status = Path(f"/proc/{pid}/stat")
-    for _ in range(100):
+    for _ in range(1200):
         try:
             if status.read_text().split()[2] == "Z":
                 return True
@@ -73,12 +73,12 @@ def test_a_command_longer_than_a_call_is_waited_for(servers):
         command = "for i in 1 2 3; do echo $i; sleep 0.4; done; exit 3"
         loud = await box.exec(command, on_output=heard.append)
         quiet = await box.exec("sleep 1; echo done")
-        late = await box.exec("echo early; sleep 60", timeout=0.7)
+        late = await box.exec("echo early; sleep 60", timeout=3)
         return loud, heard, quiet, late
 
     loud, heard, quiet, late = run(servers, work, piece=0.2)
     assert (loud.code, loud.output, b"".join(heard)) == (3, "1\n2\n3\n", b"1\n2\n3\n")
-    assert heard[0] == b"1\n"  # told while it ran
+    assert len(heard) > 1  # told while it ran
     assert (quiet.code, quiet.output) == (0, "done\n") and quiet.seconds > 1
     assert late.timed_out and late.output == "early\n"
 

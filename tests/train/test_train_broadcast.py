@@ -30,7 +30,7 @@ def test_engines_that_stand_still_are_given_up_together_and_slow_ones_are_not():
         for name, value in SENT.items()
     ]
     sending = Broadcast(tensors, Ranks("cpu"))
-    invited = sending.invite([1, 1, 1, 1], "127.0.0.1", 6.0)
+    invited = sending.invite([1, 1, 1, 1], "127.0.0.1", 20.0)
     assert len({(one.port, one.group) for one in invited}) == 4
     got = [dict[str, torch.Tensor]() for _ in invited]
     for invitation, found, how in zip(
@@ -39,7 +39,7 @@ def test_engines_that_stand_still_are_given_up_together_and_slow_ones_are_not():
         threading.Thread(target=listen, args=(invitation, found), kwargs=how, daemon=True).start()
     faults = sending.send()  # nobody comes to the last group
     sending.dismiss()
-    assert faults[2] == "" and faults.count("it took no part in the broadcast for 3 s") == 3
+    assert faults[2] == "" and faults.count("it took no part in the broadcast for 10 s") == 3
     while len(got[2]) < len(SENT):
         time.sleep(0.05)
     assert all(torch.equal(got[2][name], value) for name, value in SENT.items())

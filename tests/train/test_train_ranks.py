@@ -327,6 +327,27 @@ def test_a_rank_that_fails_ends_all_and_its_cause_is_told(model_folder, one, oth
     assert asyncio.run(run()) == [None, None], "both have ended"
 
 
+def test_the_death_of_a_worker_elsewhere_is_waited_for_longer(model_folder, monkeypatch):
+    monkeypatch.setattr(worker, "_GRACE_S", 0.0)
+
+    async def late(failed):
+        await failed.wait()
+        await asyncio.sleep(0)
+        raise WorkerDiedError
+
+    async def breaks(failed):
+        failed.set()
+        raise RuntimeError("connection closed")
+
+    async def run():
+        given = [ChildProcess(), ChildProcess()]
+        trainer, failed = TrainerProcess(model_folder, TrainConfig(ranks=2), given), asyncio.Event()
+        with pytest.raises(EngineError, match="died"):
+            await trainer._gather([breaks(failed), late(failed)])
+
+    asyncio.run(run())
+
+
 def test_mistakes_about_ranks_are_one_sentence(model_folder, tmp_path):
     for config in (TrainConfig(ranks=2), TrainConfig(offload=True, device="cuda")):
         with pytest.raises(ConfigError, match="is one rank with all in one place"):

@@ -69,7 +69,7 @@ class Page:
 
     async def until(self, expression: str) -> Any:
         """Wait until an expression is true."""
-        for _ in range(500):
+        for _ in range(1200):
             with contextlib.suppress(AssertionError):  # the page is about to be another
                 if value := await self.js(expression):
                     return value
@@ -120,19 +120,23 @@ async def browser() -> AsyncIterator[Page]:
                 yield page
         finally:
             process.terminate()
-            await asyncio.wait_for(process.wait(), 20)
+            await asyncio.wait_for(process.wait(), 120)
 
 
 @contextlib.asynccontextmanager
 async def _tab(client: aiohttp.ClientSession, profile: Path) -> AsyncIterator[Page]:
     file = profile / "DevToolsActivePort"
-    for _ in range(600):
+    for _ in range(2400):
         if file.exists() and file.read_text().strip():
             break
         await asyncio.sleep(0.05)
     port = file.read_text().split()[0]
-    async with client.get(f"http://127.0.0.1:{port}/json/list") as answer:
-        [tab] = [one for one in await answer.json() if one["type"] == "page"]
+    found: list[dict[str, Any]] = []
+    while not found:  # the port is told before there is a page
+        async with client.get(f"http://127.0.0.1:{port}/json/list") as answer:
+            found = [one for one in await answer.json() if one["type"] == "page"]
+        await asyncio.sleep(0.05)
+    [tab] = found
     async with client.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=0) as socket:
         page = Page(socket)
         listening = asyncio.create_task(page.listen())

@@ -91,9 +91,10 @@ def attempt(group: str, k: int, state: GradeState | None) -> Trajectory:
     )
 
 
-def write_run(folder: Path) -> Path:
+def write_run(folder: Path, **more: object) -> Path:
+    """`more` are options of its reinforcement learning."""
     tests = Tests(command="pytest -rA", fail_to_pass=("t.py::a",))
-    rl = {"steps": 2, "tasks_per_step": 2, "samples_per_task": 3, "algorithm": {"name": "grpo"}}
+    rl = {"steps": 2, "tasks_per_step": 2, "samples_per_task": 3, "algorithm": {"name": "grpo"}, **more}
     with Run.create_or_open(folder, {"rl": rl, "seed": 1}) as run:
         for step in (1, 2):
             for task in ("alpha", "beta"):

@@ -164,6 +164,56 @@ def test_the_keyboard_goes_everywhere(run: Path):
     look(run, at)
 
 
+def test_enter_works_on_links_and_buttons_of_a_list(run: Path):
+    async def at(page: Page, link: str) -> None:
+        await visit(page, "#/attempts?run=demo")
+        await page.js("document.querySelector('#rows th button').focus()")
+        await page.key("Enter")
+        await page.until("location.hash.includes('order=outcome')")
+        await page.until("document.querySelector('th[aria-sort=ascending]')")
+        await page.js("document.querySelector('#nav a[href*=tasks]').focus()")
+        await page.key("Enter")
+        await page.until("location.hash.startsWith('#/tasks')")
+
+    look(run, at)
+
+
+def test_a_search_that_was_left_calls_nobody_back(run: Path):
+    async def at(page: Page, link: str) -> None:
+        await visit(page, "#/attempts?run=demo")
+        typed = (
+            "const s = document.getElementById('search'); s.value = 'x'; s.dispatchEvent(new Event('input'));"
+        )
+        await page.js(f"(() => {{ {typed} location.hash = '#/tasks?run=demo'; }})()")
+        await asyncio.sleep(0.5)
+        assert await page.js("location.hash") == "#/tasks?run=demo"
+
+    look(run, at)
+
+
+def test_very_many_tokens_and_those_without_a_log_prob_are_shown(run: Path):
+    async def at(page: Page, link: str) -> None:
+        turn = {
+            "id": 0,
+            "parent": None,
+            "prompt": [],
+            "drift": [],
+            "train": True,
+            "version": 1,
+            "logprobs": [],
+        }
+        made = f"{{ ...{json.dumps(turn)}, sampled: Array(300000).fill(7), versions: Array(300000).fill(1) }}"
+        show = f"tokensView({{ texts: {{}}, turns: [{made}] }})"
+        await page.js(
+            f"import('./tokens.js').then(({{ tokensView }}) => document.querySelector('main').append(...{show}))"
+        )
+        await page.js("document.querySelector('.t').dispatchEvent(new Event('pointerover', {bubbles: true}))")
+        said = await page.js("document.querySelector('.readout').textContent")
+        assert "log-prob not recorded" in said and "p 1" not in said
+
+    look(run, at)
+
+
 def test_tokens_are_coloured_and_name_their_exact_ids(run: Path):
     async def at(page: Page, link: str) -> None:
         await visit(page, "#/attempt?run=demo&id=rl-1-alpha-0&tab=tokens")

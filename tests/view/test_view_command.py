@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -49,11 +50,15 @@ def test_one_attempt_is_written_to_a_file(run: Path, tmp_path: Path):
 
 
 def test_mistakes_are_one_sentence_and_exit_2(run: Path, tmp_path: Path):
+    two = tmp_path / "two"
+    for name in ("a", "b"):
+        shutil.copytree(run, two / name)
     for words, said in (
         ((tmp_path / "nothing",), "check the path"),
         ((), "check the path"),
         ((run, "--export", "x.html"), "say which with --attempt"),
         (("--export", "x.html"), "name its run alone"),
+        ((two, "--attempt", "rl-1-alpha-0", "--export", "x.html"), "name one of them: a, b"),
         ((run, "--attempt", "nobody", "--export", "x.html"), "nobody"),
         ((run, "--host", "0.0.0.0"), "--plain-http"),
         ((run, "--pool", "http://127.0.0.1:9", "--pool-token-file", "no-token"), "no token file"),

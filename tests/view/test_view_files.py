@@ -111,6 +111,26 @@ def test_openhands_output_is_opened(tmp_path: Path, history: list):
         assert told["steps"][0]["command"] == "ls" and told["steps"][0]["code"] in (0, 2)
 
 
+def test_attempts_nobody_graded_are_counted_apart_from_void_ones(tmp_path: Path):
+    told: list[dict] = [{}, {"resolved": True}, {"error": "the box is gone"}, {}]
+    said = {"messages": [{"role": "user", "content": "hi"}]}
+    (tmp_path / "output.jsonl").write_text("".join(json.dumps({**said, **one}) + "\n" for one in told))
+    runs, listed, found, tasks = ask(
+        tmp_path,
+        "/api/runs",
+        "/api/attempts?run=output.jsonl&outcome=ungraded&order=-id",
+        "/api/attempt?run=output.jsonl&id=row-3-3",
+        "/api/tasks?run=output.jsonl&order=-ungraded",
+    )
+    [stage] = runs.json()["runs"][0]["stages"]
+    assert [stage[word] for word in ("resolved", "unresolved", "void", "ungraded")] == [1, 0, 1, 2]
+    assert stage["attempts"] == 4 and stage["rate"] == 1.0
+    assert [row["id"] for row in listed.json()["rows"]] == ["row-3-3", "row-0-0"]
+    assert found.json()["outcome"] == "ungraded" and found.json()["task"] == "row-3"
+    rows = {row["id"]: (row["attempts"], row["ungraded"], row["void"]) for row in tasks.json()["rows"]}
+    assert rows["row-0"] == (1, 1, 0) and rows["row-2"] == (1, 0, 1)
+
+
 def test_what_is_no_attempt_is_refused_in_a_sentence(tmp_path: Path):
     (tmp_path / "broken.json").write_text("{")
     (tmp_path / "list.json").write_text("[1]")
@@ -125,6 +145,18 @@ def test_what_is_no_attempt_is_refused_in_a_sentence(tmp_path: Path):
     }.items():
         with pytest.raises(ConfigError, match=words):
             open_shelf([tmp_path / name])
+    for number, row in enumerate(
+        (
+            {"step_debug": [{"action": "ls", "output_len": float("nan")}]},
+            {"step_debug": [{"action": "ls", "output_len": float("inf")}]},
+            {"info": {"eval_result": {"resolved": True, "findings": 5}}},
+            {"info": {"eval_result": {"resolved": True, "tests": {"a": ["x"]}}}},
+        )
+    ):
+        file = tmp_path / f"odd-{number}.json"
+        file.write_text(json.dumps({"messages": [{"role": "user", "content": "hi"}], **row}))
+        with pytest.raises(ConfigError, match="row 1 is no attempt that can be read"):
+            open_shelf([file])
     (tmp_path / "none").mkdir()
     with pytest.raises(ConfigError, match="there is no run in"):
         open_shelf([tmp_path / "none"])

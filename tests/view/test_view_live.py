@@ -74,6 +74,17 @@ def test_who_takes_far_longer_than_the_others_is_a_straggler(tmp_path: Path):
     assert found["stragglers"] == ["slow"] and found["usual"] == pytest.approx(10)
 
 
+def test_only_what_the_page_can_show_is_told(tmp_path: Path):
+    now = time.time()
+    rows = [
+        {"t": now - 1000 + k, "id": "a", "what": what} for k, what in enumerate(("queue", "agent", "model"))
+    ]
+    rows += [{"t": now - 500, "id": "a", "what": "turn"}]
+    (tmp_path / FILE).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    [lane] = told(Lanes(tmp_path))["flying"]
+    assert [span[0] for span in lane["spans"]] == ["model", "tool"] and lane["began"] == now - 1000
+
+
 def test_torn_lines_a_missing_file_and_one_begun_anew_are_no_fault(tmp_path: Path):
     lanes = Lanes(tmp_path)
     assert told(lanes)["flying"] == []

@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import os
+import shutil
+import threading
 import time
 from pathlib import Path
 
@@ -10,10 +13,17 @@ import pytest
 from tests.view.shown import HOSTILE, ask, attempt, viewer, write_run
 
 from patchwright.errors import ConfigError
+from patchwright.recipes import serve
 from patchwright.rollout.events import FILE, Events
 from patchwright.store import Run
-from patchwright.types import GradeState, Trajectory
+from patchwright.tasks.files import dump_tasks, load_tasks
+from patchwright.types import GradeState, Trajectory, Turn
+from patchwright.view.entries import RECORDED
+from patchwright.view.export import export_html
+from patchwright.view.overview import is_writing
+from patchwright.view.record import record
 from patchwright.view.server import STATIC
+from patchwright.view.shelf import open_shelf
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +64,10 @@ def test_the_link_leaves_a_cookie_that_opens_the_rest(run: Path):
             assert "unsafe" not in policy
             base = link.split("/?")[0]
             assert (await browser.get(f"{base}/api/runs")).json()["runs"][0]["name"] == "demo"
+            # Cookies are those of all ports: another program's, in no known form, must not shut this one out.
+            both = {"cookie": f'other={{"a": [1, "b"]}}; {cookie.split(";")[0]}'}
+            async with httpx.AsyncClient() as odd:
+                assert (await odd.get(f"{base}/api/runs", headers=both)).status_code == 200
 
     asyncio.run(go())
 
@@ -129,7 +143,7 @@ def test_tasks_have_their_trust_and_their_rate_under_each_version(run: Path):
     rows = answer.json()["rows"]
     assert {row["id"] for row in rows} == {"toy-alpha", "toy-beta"}
     assert all(row["trust"] == "valid" and row["rate"] == 0.5 and row["void"] == 2 for row in rows)
-    assert rows[0]["versions"] == [[1, 1, 1 + 1, 1], [2, 1, 2, 1]]
+    assert rows[0]["versions"] == [[1, 1, 1 + 1, 1, 0], [2, 1, 2, 1, 0]]
 
 
 def test_an_attempt_is_told_whole(run: Path):
@@ -169,6 +183,127 @@ def test_a_void_attempt_and_one_without_a_group_can_be_looked_at(run: Path):
     void, lone = ask(run, "/api/attempt?run=demo&id=rl-2-beta-2", "/api/tokens?run=demo&id=eval-x-9")
     assert void.json()["outcome"] == "void" and "gone" in void.json()["failure"]["message"]
     assert lone.json()["turns"][0]["advantage"] is None
+
+
+def test_code_that_a_run_names_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "theirs.py").write_text("raise SystemExit('it was run')")
+    monkeypatch.chdir(tmp_path)
+    run = write_run(tmp_path / "sent", algorithm={"name": "grpo", "advantage": "theirs:function"})
+    [told] = ask(run, "/api/tokens?run=sent&id=rl-1-alpha-0")
+    assert [turn["advantage"] for turn in told.json()["turns"]] == [None, None]
+    shelf = open_shelf([run])
+    assert export_html(shelf.book("sent"), "rl-1-alpha-0", tmp_path / "one.html")
+    shelf.close()
+
+
+def test_an_advantage_is_shown_where_its_group_alone_decides_it(tmp_path: Path):
+    scores = {"verifiers": ["models/verifier"]}
+    for name, shown, more in (
+        ("reinforce++", False, {}),
+        ("reinforce++_baseline", False, {}),
+        ("rloo", True, {"scores": scores}),
+        ("step", True, {"scores": scores}),
+    ):
+        coef = {"verifier_coef": 0.5} if more else {}
+        run = write_run(tmp_path / name, algorithm={"name": name, **coef}, **more)
+        [told] = ask(run, f"/api/tokens?run={name.replace('+', '%2B')}&id=rl-1-alpha-0")
+        assert (told.json()["turns"][0]["advantage"] is not None) is shown, name
+
+
+def test_what_a_model_wrote_is_parted_in_no_time():
+    blank = " " * 100_000  # backtracking over it would take a minute
+    said = [
+        {"role": "assistant", "content": blank + text} for text in ("", "<think>why</think>so", "a</think>b")
+    ]
+    trajectory = Trajectory(id="a", task_id="t", messages=(*said, {"role": "user", "tool_calls": 5}))
+    began = time.monotonic()
+    told = record(trajectory, None)["messages"]
+    assert time.monotonic() - began < 5
+    assert [one["thinking"] for one in told] == ["", "why", "a", ""] and told[3]["calls"] == []
+    assert [one["content"] for one in told] == [blank, "so", "b", ""]
+
+
+def test_what_was_recorded_and_never_graded_is_not_void(tmp_path: Path):
+    assert serve.STAGE == RECORDED
+    with Run.create_or_open(tmp_path / "hand", {}) as run:
+        run.put(Trajectory(id="s", task_id="", turns=(Turn(id=0),)), stage=RECORDED, step=0, version=0)
+    runs, ungraded, void, tasks = ask(
+        tmp_path / "hand",
+        "/api/runs",
+        "/api/attempts?run=hand&outcome=ungraded",
+        "/api/attempts?run=hand&outcome=void",
+        "/api/tasks?run=hand",
+    )
+    [stage] = runs.json()["runs"][0]["stages"]
+    assert (stage["ungraded"], stage["void"], stage["rate"]) == (1, 0, None)
+    assert [row["outcome"] for row in ungraded.json()["rows"]] == ["ungraded"] and not void.json()["total"]
+    [task] = tasks.json()["rows"]
+    assert (task["attempts"], task["ungraded"], task["void"], task["rate"]) == (1, 1, 0, None)
+
+
+def test_what_is_removed_while_it_is_looked_at_costs_nothing_else(run: Path, tmp_path: Path):
+    gone, file = write_run(tmp_path / "gone"), tmp_path / "one.traj.json"
+    file.write_text(json.dumps({"messages": [{"role": "user", "content": "hi"}], "info": {}}))
+    (tmp_path / "folder").mkdir()
+
+    async def go() -> None:
+        async with viewer(run, gone, file, tmp_path / "folder") as (_, client):
+            shutil.rmtree(gone)
+            file.unlink()
+            (tmp_path / "folder").rmdir()
+            listed = await client.get("/api/runs")
+            assert [one["name"] for one in listed.json()["runs"]] == ["demo", "gone", "one.traj.json"]
+            missing = await client.get("/api/attempt?run=one.traj.json&id=row-0-0")
+            assert missing.status_code == 404 and "No such file" in missing.json()["error"]
+            assert str(file) in missing.json()["error"]
+
+    asyncio.run(go())
+
+
+def test_a_run_that_came_since_is_taken_in_once(tmp_path: Path):
+    write_run(tmp_path / "first")
+    shelf = open_shelf([tmp_path])
+    write_run(tmp_path / "second")
+    together = threading.Barrier(8)
+
+    def look() -> None:
+        together.wait()
+        shelf.look()
+
+    threads = [threading.Thread(target=look) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [name for name, _ in shelf] == ["first", "second"]
+    shelf.close()
+
+
+def test_tasks_are_read_anew_when_their_file_changed(tmp_path: Path):
+    run = write_run(tmp_path / "demo")
+    file = run / "tasks" / "rl.jsonl"
+
+    async def go() -> list[int]:
+        async with viewer(run) as (_, client):
+            found = [(await client.get("/api/tasks?run=demo&text=Fix")).json()["total"]]
+            dump_tasks(file, load_tasks(file)[:1])
+            return [*found, (await client.get("/api/tasks?run=demo&text=Fix")).json()["total"]]
+
+    assert asyncio.run(go()) == [2, 1]
+
+
+def test_somebody_elses_process_that_has_the_lock_is_alive(run: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(process: int, signal: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    shelf = open_shelf([run])
+    book = shelf.book("demo")
+    assert not is_writing(book)
+    monkeypatch.setattr(os, "kill", refuse)  # what any user but root is told
+    (run / "lock").write_text("999999999")
+    assert is_writing(book)
+    shelf.close()
+    (run / "lock").write_text("")
 
 
 def test_a_live_run_is_told_as_it_goes_on(tmp_path: Path):

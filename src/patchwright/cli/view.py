@@ -13,6 +13,9 @@ from patchwright.errors import ConfigError
 
 __all__ = ["view"]
 
+_NAMED = 10
+"""Runs of a folder that a sentence names."""
+
 
 def view(
     runs: Annotated[
@@ -77,7 +80,11 @@ def _export(runs: list[Path], attempt: str, out: Path) -> None:
         )
     shelf = open_shelf(runs)
     try:
-        [(_, book), *_] = list(shelf)
+        books = list(shelf)
+        if len(books) > 1:
+            names = ", ".join([name for name, _ in books[:_NAMED]] + ["..."] * (len(books) > _NAMED))
+            raise ConfigError(f"{runs[0]} holds {len(books)} runs or files; name one of them: {names}")
+        [(_, book)] = books
         rows, total = book.page({}, order="id", window=(0, 1))
         if not attempt and total != 1:
             raise ConfigError(f"{runs[0]} holds {total} attempts; say which with --attempt ID")

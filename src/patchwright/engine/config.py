@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal
 
 from pydantic import Field
 
 from patchwright.config import Config
+from patchwright.errors import ConfigError
 
 __all__ = ["EngineConfig", "LocalEngineConfig"]
 
@@ -63,7 +65,7 @@ class EngineConfig(LocalEngineConfig):
     logs: str = "logs/engine"
     """Servers that are started: the folder of their logs."""
     start_seconds: float = Field(default=900.0, gt=0)
-    """Servers that are started: what one may take until it answers."""
+    """Servers that are started: what one may take until it answers; of those at `url`: until it samples."""
     load_seconds: float = Field(default=300.0, gt=0)
     """Of several engines: what each may take to load weights; past it, it is taken out and started again. Of
     one, what a broadcast may take."""
@@ -88,3 +90,18 @@ class EngineConfig(LocalEngineConfig):
     def urls(self) -> list[str]:
         """The addresses that are given."""
         return [url for url in ([self.url] if isinstance(self.url, str) else self.url) if url]
+
+    def key(self) -> str:
+        """What `key_env` holds, empty where nothing is named. Raises ConfigError when it holds nothing."""
+        return _held("key_env", self.key_env, "the key") if self.key_env else ""
+
+    def headers(self) -> dict[str, str]:
+        """`header_env` with its values. Raises ConfigError when a variable holds nothing."""
+        return {name: _held("header_env", variable, "it") for name, variable in self.header_env.items()}
+
+
+def _held(option: str, variable: str, what: str) -> str:
+    value = os.environ.get(variable, "").strip()
+    if not value:
+        raise ConfigError(f"`engine.{option}` is {variable!r}, a variable that is not set; export {what}")
+    return value

@@ -20,7 +20,7 @@ from patchwright.engine.config import EngineConfig
 from patchwright.errors import ConfigError, EngineBusy, EngineError
 from patchwright.types import Completion, Finish, Invitation, Sampling, Source, Weights
 
-__all__ = ["HttpEngine"]
+__all__ = ["HttpEngine", "Missing"]
 
 Json = dict[str, Any]
 _BUSY = (429, 503)
@@ -37,7 +37,7 @@ _DETAIL = 300
 """Characters of a server's complaint that are passed on."""
 
 
-class _Missing(EngineError):
+class Missing(EngineError):
     """The server has no such call."""
 
 
@@ -63,16 +63,23 @@ class HttpEngine(abc.ABC):
         self._model = config.served_name
         self._workers = 0
         self._then: Callable[[], Awaitable[None]] | None = None
+        self._updates = False
         self.processed = False
         """Log-probs are of the distribution sampled from, top-p and top-k too; `_look` finds out."""
 
     @classmethod
     async def connect(
-        cls, config: EngineConfig, *, key: str = "", then: Callable[[], Awaitable[None]] | None = None
+        cls,
+        config: EngineConfig,
+        *,
+        key: str = "",
+        then: Callable[[], Awaitable[None]] | None = None,
+        updates: bool = False,
     ) -> Self:
         """Look who serves at the first address of `config`; `then` is what `close` ends by.
 
-        Raises ConfigError when it is nobody, or one that cannot be used.
+        With `updates` its weights are nobody else's to replace: found held, it is let go. Raises ConfigError
+        when it is nobody, or one that cannot be used.
         """
         url = config.urls[0] if config.urls else ""
         if not url.startswith(("http://", "https://")):
@@ -80,19 +87,18 @@ class HttpEngine(abc.ABC):
                 f"`engine.url` is {url!r}: give the address of the {cls.name} server, "
                 "such as http://127.0.0.1:8000"
             )
-        key = key or (os.environ.get(config.key_env, "") if config.key_env else "")
-        headers = {"authorization": f"Bearer {key}"} if key else {}
-        headers |= {name: os.environ.get(variable, "") for name, variable in config.header_env.items()}
+        key = key or config.key()
+        headers = ({"authorization": f"Bearer {key}"} if key else {}) | config.headers()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
         connector = aiohttp.TCPConnector(limit=0)
         client = aiohttp.ClientSession(timeout=timeout, connector=connector, headers=headers)
         engine = cls(config, client, url.rstrip("/").removesuffix("/v1"))
-        engine._then = then
+        engine._then, engine._updates = then, updates
         try:
             await engine._look()
         except EngineError as error:
             await engine.close()
-            raise ConfigError(f"`engine.url` {url}: {error}") from None
+            raise ConfigError(f"`engine.url` {url}: {error}") from error
         except BaseException:
             await engine.close()
             raise
@@ -224,11 +230,17 @@ class HttpEngine(abc.ABC):
 
     async def _hold(self) -> bool:
         """Whether the server now samples nothing."""
-        if not await self._can_hold():
-            return False
+        try:
+            async with asyncio.timeout(_HOLD):
+                if not await self._can_hold():
+                    return False
+        except TimeoutError:
+            raise EngineError(
+                f"{self.name} did not say within {_HOLD:g} s whether it can be held"
+            ) from None
         try:
             await self._order(self.hold)
-        except _Missing:
+        except Missing:
             return False
         except BaseException:
             with suppress(EngineError):
@@ -252,8 +264,9 @@ class HttpEngine(abc.ABC):
         """Learn the model's name and its context, and whether it can be broadcast to, if it is to be."""
         if self._config.transfer == "broadcast":
             self._workers = await self._count()
-            with suppress(_Missing):
-                await self._order(self.go_on)  # a broadcast that failed left it frozen
+        if self._updates:
+            with suppress(Missing):
+                await self._order(self.go_on)  # who failed or was killed while it loaded weights left it held
         models = (await self._ask("GET", "/v1/models")).get("data")
         if not isinstance(models, list) or not models or not isinstance(models[0], dict):
             raise EngineError("the server names no model")
@@ -263,7 +276,19 @@ class HttpEngine(abc.ABC):
             raise ConfigError("the server does not tell its context; set `engine.max_context`")
         if isinstance(limit, int):
             self._max_context = min(limit, self._max_context or limit)
-        self.processed = await self._probe()
+        self.processed = await self._samples()
+
+    async def _samples(self) -> bool:
+        """`_probe`, within a bound: a server that is held answers everything else."""
+        bound = self._config.start_seconds
+        try:
+            async with asyncio.timeout(bound):
+                return await self._probe()
+        except TimeoutError:
+            raise EngineError(
+                f"{self.name} samples nothing within {bound:g} s (engine.start_seconds); a run that was killed "
+                f"while it loaded weights may have left it held: POST {self.go_on[0]}"
+            ) from None
 
     async def _probe(self) -> bool:
         """Tokens that are drawn from one alone (a vanishing top-p) have log-prob 0 where log-probs are told
@@ -282,7 +307,7 @@ class HttpEngine(abc.ABC):
                 if response.status in _BUSY:
                     raise EngineBusy(f"{self.name} is busy: {text[:_DETAIL]}")
                 if response.status != 200:
-                    kind = _Missing if response.status == 404 else EngineError
+                    kind = Missing if response.status == 404 else EngineError
                     raise kind(f"{self.name} refused {path} ({response.status}): {text[:_DETAIL]}")
                 return await _object(response)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:

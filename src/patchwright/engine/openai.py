@@ -77,13 +77,8 @@ class ApiModel:
     @classmethod
     def of(cls, config: EngineConfig, model: str, given: Collection[str] = ()) -> Self:
         """The model an engine section names, `model` when it names none. Raises ConfigError."""
-        key = os.environ.get(config.key_env, "").strip() if config.key_env else ""
-        if config.key_env and not key:
-            raise ConfigError(
-                f"`engine.key_env` is {config.key_env!r}, a variable that is not set; export the key"
-            )
         url = config.urls[0] if config.urls else ""
-        endpoint = Endpoint(base_url=url, api_key=key, model=config.served_name or model)
+        endpoint = Endpoint(base_url=url, api_key=config.key(), model=config.served_name or model)
         return cls(endpoint, retries=config.retries, given=given, max_context=config.max_context)
 
     async def chat(self, body: Json) -> Json:

@@ -55,6 +55,8 @@ class Life:
     """Requests answered."""
     loaded: Weights | None = None
     loading: bool = False
+    failed: bool = False
+    """It did not take the weights being loaded: until all have tried, nobody knows what it samples from."""
 
     async def responds(self, bound: float) -> bool:
         """Whether it answers a probe within `bound` seconds, or says that it is busy."""

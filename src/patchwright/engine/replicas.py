@@ -103,7 +103,7 @@ class Replicas:
                 return await self._at(replica, life, request)
             except EngineBusy:
                 request.busy.add(replica.name)
-                if all(other.name in request.busy for other, _ in self._up()):
+                if all(other.name in request.busy for other, _ in self._fit()):
                     raise
             except EngineError as error:
                 await self._failed(replica, life, request, error)
@@ -152,10 +152,15 @@ class Replicas:
     def _up(self) -> list[tuple[Replica, Life]]:
         return [(replica, replica.life) for replica in self._replicas if replica.life is not None]
 
+    def _fit(self) -> list[tuple[Replica, Life]]:
+        """Those that are up and have known weights; all that are up where none has."""
+        up = self._up()
+        return [(replica, life) for replica, life in up if not life.failed] or up
+
     async def _pick(self, request: Request) -> tuple[Replica, Life]:
         while not self._up() or self._closed:
             await self._someone(self._bounds.absent)
-        up = {replica.name: (replica, life) for replica, life in self._up()}
+        up = {replica.name: (replica, life) for replica, life in self._fit()}
         free = [name for name in up if name not in request.busy]
         return up[self._router.choose(request.prompt, free or up)]
 
@@ -184,6 +189,8 @@ class Replicas:
                 raise EngineError(f"{replica.name} was lost, and what it was asked with it")
             done = task.result()
             life.answers += 1
+            if life.failed:
+                raise EngineError(f"{replica.name} failed to load weights while it answered")
             ids = (*request.prompt, *done.token_ids)
             return done
         finally:
@@ -192,6 +199,9 @@ class Replicas:
 
     async def _failed(self, replica: Replica, life: Life, request: Request, error: EngineError) -> None:
         """Return when the request may be asked of another; otherwise raises `error`."""
+        if life.failed and not request.told:
+            request.busy.add(replica.name)
+            return
         if await life.responds(self._bounds.probe):  # then it is the request that failed, and would anywhere
             raise error
         self._out(replica, life, str(error))
@@ -209,6 +219,7 @@ class Replicas:
             async with asyncio.timeout(self._bounds.load):
                 await life.engine.load(weights)
         except EngineError as error:
+            life.failed = True
             fault = Fault(f"{replica.name} did not take weights {weights.version} ({error})")
             if weights.source is not None:  # then it is half of a model: it comes back from the folder
                 self._out(replica, life, fault.text)

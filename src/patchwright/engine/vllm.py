@@ -11,7 +11,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from patchwright.engine.http import HttpEngine, Json
+from patchwright.engine.http import HttpEngine, Json, Missing
 from patchwright.errors import ConfigError, EngineError
 from patchwright.types import Invitation, Sampling
 
@@ -64,7 +64,7 @@ class VllmEngine(HttpEngine):
         what it knows."""
         try:
             calls = (await self._ask("GET", "/openapi.json")).get("paths") or {}
-        except EngineError:
+        except Missing:
             return False
         return "keep" in json.dumps(calls.get("/pause"))
 

@@ -85,8 +85,6 @@ async def apply_patch(box: Sandbox, task: Task, diff: Diff) -> str:
     Raises SandboxError when the box is gone or hangs.
     """
     first = await _run(box, task, f"{GIT} apply --whitespace=nowarn -", diff.data)
-    if first.timed_out:
-        raise SandboxError(f"task {task.id}: git was still applying the patch when its time was up")
     if first.code == 0:
         return ""
     paths = listed(diff.paths)
@@ -127,7 +125,10 @@ def _third() -> str:
 
 
 async def _run(box: Sandbox, task: Task, command: str, stdin: bytes) -> Exec:
-    return await box.exec(command, timeout=task.limits.test_seconds, cwd=task.workdir, stdin=stdin)
+    done = await box.exec(command, timeout=task.limits.test_seconds, cwd=task.workdir, stdin=stdin)
+    if done.timed_out:
+        raise SandboxError(f"task {task.id}: git was still applying the patch when its time was up")
+    return done
 
 
 def listed(paths: Iterable[str]) -> bytes:

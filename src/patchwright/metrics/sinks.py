@@ -31,7 +31,7 @@ _MODULES: dict[Sink, str] = {
 }
 _WAITING = 10_000
 """Lines that may wait for one sink; a sink that falls further behind misses the next."""
-_PATIENCE = 20.0
+_PATIENCE = 60.0
 """Seconds a sink has to finish at the end of a run."""
 
 

@@ -48,7 +48,10 @@ class Broadcast:
     def leave(self) -> None:
         """See `Source`."""
         self._expected -= 1
-        self._begin()
+        if self._done == self._expected:
+            self._received.set()  # the others were given up before it could begin
+        else:
+            self._begin()
 
     async def send(self, workers: int, receive: Callable[[Invitation], Awaitable[None]]) -> None:
         """See `Source`. Raises ConfigError when the address is none of the trainer's machine."""

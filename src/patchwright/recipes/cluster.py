@@ -26,7 +26,7 @@ class ClusterConfig(Config):
     open_network: bool = False
     """Ray only: nobody else is in the cluster's network, so it may go without tokens."""
     drivers: int = Field(default=0, ge=0)
-    """Ray only: rollout drivers, each with its own gateway and boxes; 0: one on each of `nodes`."""
+    """Ray only: rollout drivers, each with its own gateway and boxes; 0: as many as `nodes`."""
     restarts: int = Field(default=3, ge=0)
     """Ray only: how often the trainer is started again from the last checkpoint when a rank of it is lost."""
     placement_seconds: float = Field(default=600.0, gt=0)
@@ -47,7 +47,8 @@ class ClusterConfig(Config):
     """GPUs of one such server, all in one machine."""
     engine_memory: float = Field(default=0.9, gt=0, le=1)
     """Share of a GPU that a server takes for weights, keys and values (SGLang's `--mem-fraction-static`,
-    vLLM's `--gpu-memory-utilization`)."""
+    vLLM's `--gpu-memory-utilization`). Only reckoned with: servers that are started are told it by
+    `line.engine.args`."""
     judge_model: str = ""
     """The judge of single steps, as hubs name it."""
     judges: int = Field(default=0, ge=0)

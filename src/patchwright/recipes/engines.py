@@ -83,7 +83,8 @@ def starts(model: Path, config: EngineConfig, *, updates: bool = True) -> list[S
     if not updates:
         config = config.model_copy(update={"transfer": "folder"})
     if config.urls:
-        return [partial(kind.connect, config.model_copy(update={"url": url})) for url in config.urls]
+        found = [config.model_copy(update={"url": url}) for url in config.urls]
+        return [partial(kind.connect, one, updates=updates) for one in found]
     return [launcher(model, config, number, updates=updates) for number in range(config.replicas)]
 
 

@@ -23,6 +23,11 @@ _PLAIN_EVERY = 5.0
 """Seconds between two lines of one stage when nobody watches a terminal."""
 
 
+def _text(form: str) -> TextColumn:
+    """Nothing in it is markup: names and errors come from users, servers and models."""
+    return TextColumn(form, markup=False)
+
+
 class _Bars(Progress):
     """Bars, and below them what a stage wants to be seen."""
 
@@ -94,7 +99,7 @@ class View:
         """Show work of unknown length while its block runs: a spinner and its time, or a line before it."""
         started = time.monotonic()
         if self.console.is_terminal:
-            columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+            columns = (SpinnerColumn(), _text("{task.description}"), TimeElapsedColumn())
             with Progress(*columns, console=self.console, transient=True) as live:
                 live.add_task(name, total=None)
                 yield
@@ -116,8 +121,8 @@ class View:
             self._live.below = table
 
     def say(self, text: str) -> None:
-        """One line that stays."""
-        self.console.print(text, highlight=False)
+        """One line that stays. Nothing in it is markup."""
+        self.console.print(text, highlight=False, markup=False)
 
     def table(self, table: Table) -> None:
         """A table that stays."""
@@ -125,18 +130,16 @@ class View:
 
     def _plain(self, stage: Stage) -> None:
         self._last = time.monotonic()
-        self.console.print(
-            f"{stage.name}: {stage.done}/{stage.total} {stage.rate} {stage.text}".rstrip(), highlight=False
-        )
+        self.say(f"{stage.name}: {stage.done}/{stage.total} {stage.rate} {stage.text}".rstrip())
 
     def _progress(self) -> _Bars:
         return _Bars(
             SpinnerColumn(),
-            TextColumn("{task.description:<10}"),
+            _text("{task.description:<10}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
+            _text("{task.fields[rate]}"),
             TimeRemainingColumn(elapsed_when_finished=True),
-            TextColumn("{task.fields[text]}"),
+            _text("{task.fields[text]}"),
             console=self.console,
         )

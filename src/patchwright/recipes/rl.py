@@ -20,8 +20,6 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from rich.markup import escape
-
 from patchwright.engine.base import Engine
 from patchwright.errors import EngineError
 from patchwright.metrics import Metrics
@@ -328,7 +326,7 @@ async def run_rl(
             train=config.train,
             model=model,
             keep=_keeper(folder),
-            say=lambda text: view.say(escape(text)),
+            say=view.say,
             events=Events(run.path / EVENTS),
         )
         async with site(wanted) as parts:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from patchwright.errors import InfraError
 from patchwright.recipes.schedule import Pace, Schedule
 from patchwright.rollout.rollout import Job
 
@@ -128,9 +129,8 @@ class Rounds:
 
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        if task.cancelled():
-            return
-        self._fault = self._fault or task.exception()
+        cut = InfraError(f"attempt {name} was cancelled by others") if task.cancelled() else None
+        self._fault = self._fault or cut or task.exception()
         if self._fault is None:
             self.schedule.made(name)
             self._fill()

@@ -69,7 +69,7 @@ async def open_here(wanted: Wanted) -> AsyncIterator[Site]:
     async with AsyncExitStack() as stack:
         agent = await stack.enter_async_context(open_agent(config.agent))
         backend = await stack.enter_async_context(open_boxes(config.sandbox))
-        engine = await stack.enter_async_context(open_engine(model, config.engine))
+        engine = await stack.enter_async_context(open_engine(model, config.engine, say=wanted.say))
         refuse_truncation(engine, config.sampling)
         opened = open_line(backend, agent, engine, Renderer.load(str(model)), history=config.history)
         line = replace(await stack.enter_async_context(opened), keep=wanted.keep, events=wanted.events)

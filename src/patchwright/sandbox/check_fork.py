@@ -74,8 +74,10 @@ async def fork_after_commands(backend: SandboxBackend) -> None:
     async with a_box(backend) as box:
         await box.write("a.txt", b"one\n")
         succeeds(await box.exec("git init -q . && git add -A && git commit -q -m base"))
-        running = asyncio.create_task(box.exec("sleep 0.5; echo two > a.txt"))
-        await asyncio.sleep(0.1)
+        begun = asyncio.Event()
+        command = "echo on; sleep 0.5; echo two > a.txt"
+        running = asyncio.create_task(box.exec(command, on_output=lambda _: begun.set()))
+        await begun.wait()
         async with a_fork(box) as fork:
             succeeds(await running)
             output = succeeds(await fork.exec("git --no-pager diff; git status --porcelain; git fsck"))

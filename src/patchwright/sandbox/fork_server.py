@@ -22,7 +22,7 @@ START = 120.0
 """Seconds the fork server may take to start, and a box to open."""
 _LOAD = 600.0
 """Seconds it may take with a resident program to load."""
-_STOP = 6.0
+_STOP = 30.0
 _SOURCE = str(Path(__file__).parents[2])
 _BOOT = """
 import sys

@@ -34,7 +34,7 @@ from patchwright.sandbox.fork_server import (
 from patchwright.sandbox.mounts import check_mounts
 from patchwright.sandbox.rootfs import HOME, SHIMS, SYSTEM, check_workdir
 
-_CLOSE = 10.0
+_CLOSE = 60.0
 _TRIES = 100
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _HOST_ENV = {

@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 _GRACE_S = 2.0
 """How long a death is waited for that would explain another rank's failure."""
+_LONG_GRACE_S = 60.0
+"""The same of workers given, which may be on other machines: Ray misses one of those after 15 s or more."""
 
 _trainer: Trainer | None = None
 """The child's trainer; None in every other process."""
@@ -149,7 +151,7 @@ class TrainerProcess:
             return await asyncio.gather(*running)
         except Exception as error:
             if len(self._workers) > 1:
-                error = await _cause(error, running)
+                error = await _cause(error, running, _LONG_GRACE_S if self._elsewhere else _GRACE_S)
                 await self.close()
                 await asyncio.gather(*running, return_exceptions=True)
             if isinstance(error, WorkerDiedError):
@@ -164,10 +166,10 @@ class TrainerProcess:
         )
 
 
-async def _cause(first: Exception, calls: Sequence[asyncio.Task[Any]]) -> Exception:
+async def _cause(first: Exception, calls: Sequence[asyncio.Task[Any]], grace: float) -> Exception:
     """Why a call failed on some rank: when another died, this one saw only a connection that ended."""
     if not isinstance(first, PatchwrightError | WorkerDiedError):
-        await asyncio.wait(calls, timeout=_GRACE_S)
+        await asyncio.wait(calls, timeout=grace)
         failed = [error for call in calls if call.done() and (error := call.exception())]
         first = next((error for error in failed if isinstance(error, WorkerDiedError)), first)
     return first

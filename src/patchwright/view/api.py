@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -13,12 +13,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from patchwright.errors import PatchwrightError
-from patchwright.store import Entry, Run
-from patchwright.types import Task
-from patchwright.view.overview import is_writing, overview, stamp
+from patchwright.store import Run
+from patchwright.types import Outcome, Task
+from patchwright.view.entries import RECORDED, UNGRADED, AnyEntry
+from patchwright.view.overview import is_writing, overview, stamp, stamp_of
 from patchwright.view.record import entry_row, record
 from patchwright.view.shelf import Book, Shelf
-from patchwright.view.tasks import TaskRows, rows_of, tasks_of
+from patchwright.view.tasks import TaskRows, files_of, rows_of, tasks_of
 from patchwright.view.tokens import token_record
 
 __all__ = ["Api", "attempt_json", "json_text"]
@@ -47,7 +48,7 @@ def _finite(value: Any) -> Any:
 def attempt_json(book: Book, name: str) -> Json:
     """One attempt, its group, and the tests its task names. Raises ConfigError when there is none."""
     trajectory, entry = book.trajectory(name), book.entry(name)
-    group: list[Entry] = []
+    group: Sequence[AnyEntry] = []
     if entry is not None and entry.group:
         wanted = {"grp": entry.group, "stage": entry.stage}
         group, _ = book.page(wanted, order="id", window=(0, _GROUP))
@@ -60,7 +61,7 @@ class Api:
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
         self._seen: dict[str, tuple[tuple[float, ...], Json]] = {}
-        self._tasks: dict[str, dict[str, Task]] = {}
+        self._tasks: dict[str, tuple[tuple[float, ...], dict[str, Task]]] = {}
 
     def routes(self) -> list[Route]:
         """All of it under `/api`. The handlers read files, so each runs in a thread."""
@@ -91,7 +92,8 @@ class Api:
         wanted: dict[str, str | int] = {columns[k]: query[k] for k in columns if query.get(k)}
         wanted |= {key: int(query[key]) for key in ("step", "version") if query.get(key)}
         text, order = query.get("text", ""), query.get("order", "stage")
-        rows, total = self._book(query).page(wanted, text=text, order=order, window=_window(query))
+        book = self._book(query)
+        rows, total = book.page(_indexed(book, wanted), text=text, order=order, window=_window(query))
         return {"total": total, "rows": [entry_row(row) for row in rows]}
 
     def attempt(self, query: Query) -> Json:
@@ -106,13 +108,23 @@ class Api:
     def tasks(self, query: Query) -> Json:
         """A page of the tasks of a run: `stage`, `text`, `order`, `first`, `count`."""
         name, book = query.get("run", ""), self._book(query)
-        if name not in self._tasks:
-            self._tasks[name] = tasks_of(book)
-        rows = rows_of(book.tally(), self._tasks[name], query.get("stage", ""))
+        now = stamp_of(files_of(book))
+        if name not in self._tasks or self._tasks[name][0] != now:
+            self._tasks[name] = now, tasks_of(book)
+        rows = rows_of(book.tally(), self._tasks[name][1], query.get("stage", ""))
         return TaskRows(rows).page(query.get("text", ""), query.get("order", "id"), _window(query))
 
     def _book(self, query: Query) -> Book:
         return self._shelf.book(query.get("run", ""))
+
+
+def _indexed(book: Book, wanted: dict[str, str | int]) -> dict[str, str | int]:
+    """As the book's own index says it: sessions that were recorded, a run of nothing else, are void there."""
+    names = {UNGRADED: Outcome.VOID.value, Outcome.VOID.value: UNGRADED}
+    outcome = str(wanted.get("outcome"))
+    if outcome not in names or not book.page({"stage": RECORDED}, window=(0, 1))[1]:
+        return wanted
+    return wanted | {"outcome": names[outcome]}
 
 
 def _window(query: Query) -> tuple[int, int]:
@@ -130,6 +142,8 @@ def _handler(answer: Callable[[Query], Any]) -> Callable[[Request], Response]:
             content, status = {"error": str(error)}, 400
         except PatchwrightError as error:
             content, status = {"error": str(error)}, 404
+        except OSError as error:  # a file went while it was looked at
+            content, status = {"error": f"{error.strerror}: {error.filename}"}, 404
         return Response(json_text(content), status, media_type="application/json")
 
     return handle

@@ -11,25 +11,23 @@ from typing import Any
 from patchwright.errors import ConfigError
 from patchwright.recipes.data.conversation import Unfit, text_of
 from patchwright.recipes.data.trajectories import conversation, verdict
-from patchwright.store import Entry
 from patchwright.tasks.sources.read import Source
 from patchwright.types import (
     Exec,
     Failure,
     Grade,
     GradeState,
-    Outcome,
     Step,
     TestStatus,
     Trajectory,
 )
+from patchwright.view.entries import FileEntry, outcome_of
 from patchwright.view.openhands import messages_of, steps_of
 
 __all__ = ["Attempts", "is_foreign", "read_attempt"]
 
 Json = Mapping[str, Any]
 
-_STAGE = "file"
 _LIST_FILES = ("output.jsonl",)
 _PATCHES = ("patch", "model_patch", "git_patch", "submission")
 
@@ -45,8 +43,8 @@ class Attempts:
     def __init__(self, path: Path) -> None:
         """Raises ConfigError when the file holds no attempts."""
         self.path = path
-        self._places: dict[str, tuple[int, int]] = {}
-        self._entries: dict[str, Entry] = {}
+        self._places: dict[str, tuple[int, int, int]] = {}
+        self._entries: dict[str, FileEntry] = {}
         for number, (start, size, row) in enumerate(_rows(path)):
             self._add(read_attempt(row, f"{path} row {number + 1}", number), start, size, number)
         if not self._entries:
@@ -54,15 +52,12 @@ class Attempts:
 
     def _add(self, trajectory: Trajectory, start: int, size: int, number: int) -> None:
         name = trajectory.id if trajectory.id not in self._entries else f"{trajectory.id}~{number}"
-        self._places[name] = (start, size)
-        self._entries[name] = Entry(
+        self._places[name] = (start, size, number)
+        self._entries[name] = FileEntry(
             id=name,
             task_id=trajectory.task_id,
             group=trajectory.group,
-            stage=_STAGE,
-            step=0,
-            version=0,
-            outcome=trajectory.outcome,
+            outcome=outcome_of(trajectory),
             seconds=trajectory.seconds,
         )
 
@@ -73,7 +68,7 @@ class Attempts:
         text: str = "",
         order: str = "stage",
         window: tuple[int, int],
-    ) -> tuple[list[Entry], int]:
+    ) -> tuple[list[FileEntry], int]:
         """As `Run.page`."""
         names = {"grp": "group"}
         found = [
@@ -83,16 +78,16 @@ class Attempts:
             and (text.lower() in entry.id.lower() or text.lower() in entry.task_id.lower())
         ]
         column = order.removeprefix("-")
-        if column not in Entry.__slots__:
+        if column not in FileEntry.__slots__:
             raise ValueError(f"no column {column!r} to order by")
         found.sort(key=lambda entry: getattr(entry, column), reverse=order.startswith("-"))
         return found[window[0] : window[0] + window[1]], len(found)
 
-    def tally(self) -> list[tuple[str, int, int, str, Outcome, int]]:
+    def tally(self) -> list[tuple[str, int, int, str, str, int]]:
         """As `Run.tally`."""
-        return [(_STAGE, 0, 0, entry.task_id, entry.outcome, 1) for entry in self._entries.values()]
+        return [(e.stage, e.step, e.version, e.task_id, e.outcome, 1) for e in self._entries.values()]
 
-    def entry(self, name: str) -> Entry | None:
+    def entry(self, name: str) -> FileEntry | None:
         """As `Run.entry`."""
         return self._entries.get(name)
 
@@ -100,11 +95,11 @@ class Attempts:
         """As `Run.trajectory`."""
         if name not in self._places:
             raise ConfigError(f"{self.path} has no attempt {name!r}")
-        start, size = self._places[name]
+        start, size, number = self._places[name]
         with self.path.open("rb") as file:
             file.seek(start)
             row = _parsed(file.read(size), f"{self.path}")
-        return read_attempt(row, str(self.path), 0)
+        return read_attempt(row, f"{self.path} row {number + 1}", number)
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -143,8 +138,15 @@ def _parsed(text: bytes, where: str) -> Json:
 def read_attempt(row: Json, where: str, number: int) -> Trajectory:
     """The attempt of a row, as far as it tells. Without a verdict it has no grade.
 
-    Raises ConfigError when it holds no conversation.
+    Raises ConfigError when it holds no conversation, or values that no attempt can have.
     """
+    try:
+        return _attempt(row, where, number)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        raise ConfigError(f"{where} is no attempt that can be read: {error}") from None
+
+
+def _attempt(row: Json, where: str, number: int) -> Trajectory:
     info = row["info"] if isinstance(row.get("info"), Mapping) else {}
     messages, events = _messages(row, where)
     task = _text(row, "instance_id", "task_id") or _text(info, "instance_id") or f"row-{number}"

@@ -6,10 +6,10 @@ get no script but the package's own, and no address but the server's.
 
 from __future__ import annotations
 
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -68,11 +68,8 @@ class Guard:
         headers = Headers(scope=scope)
         if same(bearer(headers.get("authorization", "")), self._token):
             return True
-        try:
-            kept = SimpleCookie(headers.get("cookie", "")).get(_name(scope))
-        except CookieError:
-            return False
-        return kept is not None and same(kept.value, self._token)
+        # Not by `http.cookies`: it drops all cookies where another program of this host left an odd one.
+        return same(cookie_parser(headers.get("cookie", "")).get(_name(scope), ""), self._token)
 
     def _cookie(self, scope: Scope) -> str:
         secure = "; Secure" if scope["scheme"] == "https" else ""

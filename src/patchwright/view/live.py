@@ -24,6 +24,8 @@ _LATE = 2.0
 """Times the median of those that are over: past it an attempt is a straggler."""
 _FAULTS = 8
 """Faults that are shown, the latest first."""
+_SHOWN = 900.0
+"""Seconds back that the page looks at most: spans that ended before are not sent."""
 _FEW = 5
 """Attempts that must be over before there are stragglers."""
 
@@ -132,8 +134,8 @@ class Lanes:
         return {
             "now": now,
             "usual": usual,
-            "flying": [_lane(lane) for lane in self._flying.values()],
-            "over": [_lane(lane) for lane in self._over],
+            "flying": [_lane(lane, now - _SHOWN) for lane in self._flying.values()],
+            "over": [_lane(lane, now - _SHOWN) for lane in self._over],
             "stragglers": late,
             "faults": [
                 {"id": lane.id, "at": lane.ended, "error": lane.error}
@@ -143,7 +145,7 @@ class Lanes:
         }
 
 
-def _lane(lane: _Lane) -> Json:
+def _lane(lane: _Lane, since: float) -> Json:
     return {
         "id": lane.id,
         "task": lane.task,
@@ -153,5 +155,5 @@ def _lane(lane: _Lane) -> Json:
         "turns": lane.turns,
         "version": lane.version,
         "tries": lane.tries,
-        "spans": lane.spans,
+        "spans": [span for span in lane.spans if span[2] is None or span[2] > since],
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ from patchwright.metrics import Metrics, interval
 from patchwright.recipes.compare import evaluations
 from patchwright.store import Run
 from patchwright.types import Outcome
+from patchwright.view.entries import OUTCOMES, UNGRADED, listed
 from patchwright.view.shelf import Book, Tally, plain_config
 
-__all__ = ["is_writing", "overview", "stamp"]
+__all__ = ["is_writing", "overview", "stamp", "stamp_of"]
 
 Json = dict[str, Any]
 Points = list[list[float]]
@@ -27,8 +28,12 @@ _MOST_POINTS = 400
 def stamp(book: Book) -> tuple[float, ...]:
     """Changes when anything that `overview` reads does."""
     if not isinstance(book, Run):
-        return (book.path.stat().st_mtime,)
-    files = [book.path / name for name in ("metrics.jsonl", "run.db", "run.db-wal", "summary.json")]
+        return _stat(book.path)
+    return stamp_of(book.path / name for name in ("metrics.jsonl", "run.db", "run.db-wal", "summary.json"))
+
+
+def stamp_of(files: Iterable[Path]) -> tuple[float, ...]:
+    """Changes when one of the files does."""
     return tuple(value for file in files for value in _stat(file))
 
 
@@ -56,7 +61,7 @@ def overview(name: str, book: Book) -> Json:
 
 
 def _stages(tally: Tally) -> list[Json]:
-    grouped: dict[str, Tally] = defaultdict(list)
+    grouped: dict[str, list[Any]] = defaultdict(list)
     for row in tally:
         grouped[row[0]].append(row)
     return [{"name": stage, **_sums(rows), "versions": _versions(rows)} for stage, rows in grouped.items()]
@@ -67,20 +72,20 @@ def _versions(rows: Tally) -> list[int]:
 
 
 def _sums(rows: Tally) -> Json:
-    counts = dict.fromkeys(Outcome, 0)
+    counts = dict.fromkeys(OUTCOMES, 0)
     tasks: dict[str, list[Outcome]] = defaultdict(list)
-    for _, _, _, task, outcome, many in rows:
-        counts[outcome] += many
-        tasks[task] += [outcome] * many
-    found: Json = {outcome.value: count for outcome, count in counts.items()}
-    found |= {"attempts": sum(counts.values()), "tasks": len(tasks), "steps": len({row[1] for row in rows})}
-    return found | _rate(tasks)
+    for stage, _, _, task, outcome, many in rows:
+        word = listed(stage, outcome)
+        counts[word] += many
+        tasks[task] += [] if word == UNGRADED else [Outcome(word)] * many
+    found: Json = {"attempts": sum(counts.values()), "tasks": len(tasks), "steps": len({r[1] for r in rows})}
+    return counts | found | _rate(tasks)
 
 
-def _rate(tasks: Mapping[str, list[Outcome]]) -> Json:
+def _rate(tasks: Mapping[str, Sequence[Outcome]]) -> Json:
     try:
         rate = interval(tasks)
-    except ValueError:  # every attempt is void
+    except ValueError:  # none has a verdict
         return {"rate": None, "low": None, "high": None}
     return {"rate": rate.mean, "low": rate.low, "high": rate.high}
 
@@ -142,7 +147,7 @@ def _figures(row: Mapping[str, Any]) -> dict[str, float]:
 
 def _resolved(tally: Tally) -> dict[str, Points]:
     """By stage, the resolve rate of each of its steps with its interval."""
-    grouped: dict[tuple[str, int], Tally] = defaultdict(list)
+    grouped: dict[tuple[str, int], list[Any]] = defaultdict(list)
     for row in tally:
         grouped[row[0], row[1]].append(row)
     curves: dict[str, Points] = defaultdict(list)
@@ -164,12 +169,22 @@ def thinned(points: Points) -> Points:
 
 def is_writing(book: Book) -> bool:
     """Whether the process that has the run's lock is alive."""
+    file = book.path / "lock"
     try:
-        owner = (book.path / "lock").read_text(encoding="ascii").strip()
-        os.kill(int(owner), 0)
-    except (OSError, ValueError, OverflowError):
+        owner = int(file.read_text(encoding="ascii"))
+    except (OSError, ValueError):
         return False
-    return _locks(book.path / "lock", int(owner))
+    return _is_alive(owner) and _locks(file, owner)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except PermissionError:  # somebody else's
+        return True
+    except (OSError, OverflowError):
+        return False
+    return process > 0  # others are groups of processes
 
 
 def _locks(file: Path, owner: int) -> bool:

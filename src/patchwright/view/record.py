@@ -6,31 +6,22 @@ here it is only put in order.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from patchwright.recipes.show import said_by
-from patchwright.store import Entry
 from patchwright.types import Grade, Step, Trajectory, Turn
+from patchwright.view.entries import AnyEntry, listed, outcome_of
 
-__all__ = ["entry_row", "outcome_of", "record"]
+__all__ = ["entry_row", "record"]
 
 Json = dict[str, Any]
 
-_THINKING = re.compile(r"^\s*(?:<think>)?(.*?)</think>", re.DOTALL)
 _LONGEST = 2_000_000
 """Characters of one text that are sent; beyond, head and tail of it."""
 
 
-def outcome_of(trajectory: Trajectory) -> str:
-    """Its outcome; `ungraded` where nothing failed and nobody graded, as in files of conversations."""
-    if trajectory.failure is None and trajectory.grade is None:
-        return "ungraded"
-    return trajectory.outcome.value
-
-
-def entry_row(entry: Entry) -> Json:
+def entry_row(entry: AnyEntry) -> Json:
     """A line of a list of attempts."""
     return {
         "id": entry.id,
@@ -39,12 +30,12 @@ def entry_row(entry: Entry) -> Json:
         "stage": entry.stage,
         "step": entry.step,
         "version": entry.version,
-        "outcome": entry.outcome.value,
+        "outcome": listed(entry.stage, entry.outcome),
         "seconds": round(entry.seconds, 3),
     }
 
 
-def record(trajectory: Trajectory, entry: Entry | None) -> Json:
+def record(trajectory: Trajectory, entry: AnyEntry | None) -> Json:
     """All of an attempt but its tokens."""
     said = said_by(trajectory)
     failure = trajectory.failure
@@ -81,20 +72,26 @@ def _messages(trajectory: Trajectory, said: Mapping[int, Turn]) -> list[Json]:
 def _message(message: Mapping[str, Any], turn: Turn | None, steps: Mapping[int, list[int]]) -> Json:
     content, thinking = _parts(message.get("content"))
     thinking = _text(message.get("reasoning_content") or message.get("reasoning")) or thinking
-    if not thinking and turn is not None and "</think>" in turn.text and "</think>" not in content:
-        found = _THINKING.match(turn.text)
-        thinking = found.group(1) if found else ""
-    elif not thinking and message.get("role") == "assistant" and (found := _THINKING.match(content)):
-        thinking, content = found.group(1), content[found.end() :]
+    if not thinking and turn is not None and "</think>" not in content:
+        thinking, _ = _thought(turn.text)
+    elif not thinking and message.get("role") == "assistant":
+        thinking, content = _thought(content)
+    calls = message.get("tool_calls")
     return {
         "role": str(message.get("role", "?")),
         "name": _text(message.get("name")),
         "content": _kept(content),
         "thinking": _kept(thinking.strip()),
-        "calls": [_call(call) for call in message.get("tool_calls") or ()],
+        "calls": [_call(call) for call in calls] if isinstance(calls, list | tuple) else [],
         "turn": turn.id if turn else None,
         "steps": steps.get(turn.id, []) if turn else [],
     }
+
+
+def _thought(text: str) -> tuple[str, str]:
+    """What was thought before something was said, and what was said."""
+    before, end, after = text.partition("</think>")
+    return (before.lstrip().removeprefix("<think>"), after) if end else ("", text)
 
 
 def _parts(content: Any) -> tuple[str, str]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from patchwright.errors import ConfigError, StoreError
-from patchwright.store import Entry, Run
-from patchwright.types import Outcome, Trajectory
+from patchwright.store import Run
+from patchwright.types import Trajectory
+from patchwright.view.entries import AnyEntry
 from patchwright.view.foreign import Attempts, is_foreign
 
 __all__ = ["Book", "Shelf", "Tally", "open_shelf"]
 
-Tally = list[tuple[str, int, int, str, Outcome, int]]
+Tally = Sequence[tuple[str, int, int, str, str, int]]
 """(stage, step, version, task, outcome, how many attempts), ordered so."""
 
 _RUN_FILES = ("config.json", "run.db")
@@ -31,13 +33,13 @@ class Book(Protocol):
         text: str = "",
         order: str = "stage",
         window: tuple[int, int],
-    ) -> tuple[list[Entry], int]:
+    ) -> tuple[Sequence[AnyEntry], int]:
         """As `Run.page`."""
 
     def tally(self) -> Tally:
         """As `Run.tally`."""
 
-    def entry(self, name: str) -> Entry | None:
+    def entry(self, name: str) -> AnyEntry | None:
         """What is known of one attempt without reading it, or None."""
 
     def trajectory(self, name: str) -> Trajectory:
@@ -58,23 +60,36 @@ class Shelf:
         self._given = [path.resolve() for path in paths]
         self._books: dict[str, Book] = {}
         self._known: set[Path] = set()
+        self._lock = threading.Lock()
+        self._opened = False
         self.look()
+        self._opened = True
         if not self._books:
             listed = ", ".join(map(str, paths)) or "runs"
             raise ConfigError(f"there is no run in {listed}; give the folder of a run, or make one")
 
     def look(self) -> None:
-        """Take in runs that came since into the folders that were given."""
-        for given in self._given:
-            for path in _books_in(given):
-                if path not in self._known:
-                    self._add(path)
+        """Take in runs that came since into the folders that were given. A folder that was removed since is
+        no fault: what is open of it stays open."""
+        with self._lock:  # two requests at once must not take in one run twice
+            for given in self._given:
+                for path in self._found(given):
+                    if path not in self._known:
+                        self._add(path)
+
+    def _found(self, given: Path) -> list[Path]:
+        try:
+            return _books_in(given)
+        except (ConfigError, OSError):
+            if self._opened:
+                return []
+            raise
 
     def _add(self, path: Path) -> None:
         try:
             book: Book = Run.open(path) if _is_run(path) else Attempts(path)
         except (ConfigError, StoreError):
-            if path in self._given:
+            if path in self._given and not self._opened:
                 raise
             return  # it is being made, or is none: the next look will tell
         self._known.add(path)

@@ -9,14 +9,15 @@ from typing import Any
 from patchwright.errors import ConfigError
 from patchwright.store import Run
 from patchwright.tasks.files import load_tasks
-from patchwright.types import Outcome, Task
+from patchwright.types import Task
+from patchwright.view.entries import OUTCOMES, listed
 from patchwright.view.shelf import Book, Tally
 
-__all__ = ["TaskRows", "rows_of", "tasks_of"]
+__all__ = ["TaskRows", "files_of", "rows_of", "tasks_of"]
 
 Json = dict[str, Any]
 
-_ORDERS = ("id", "trust", "attempts", "rate", "void")
+_ORDERS = ("id", "trust", "attempts", "rate", "void", "ungraded")
 _PROMPT = 300
 """Characters of a task's text in a table."""
 
@@ -24,7 +25,7 @@ _PROMPT = 300
 def tasks_of(book: Book) -> dict[str, Task]:
     """The tasks of a run by id, as far as their files are still there."""
     found: dict[str, Task] = {}
-    for file in _files(book):
+    for file in files_of(book):
         try:
             found |= {task.id: task for task in load_tasks(file)}
         except ConfigError:  # the attempts are shown all the same
@@ -32,7 +33,8 @@ def tasks_of(book: Book) -> dict[str, Task]:
     return found
 
 
-def _files(book: Book) -> list[Path]:
+def files_of(book: Book) -> list[Path]:
+    """The files that hold a run's tasks."""
     if not isinstance(book, Run):
         return []
     named = book.config.get("tasks")
@@ -41,27 +43,32 @@ def _files(book: Book) -> list[Path]:
 
 
 def rows_of(tally: Tally, tasks: dict[str, Task], stage: str) -> list[Json]:
-    """A row a task: its trust, its attempts, and by version `[version, resolved, judged, void]`."""
-    cells: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0, 0]))
+    """A row a task: its trust, its attempts, and by version `[version, resolved, judged, void, ungraded]`."""
+    counts: dict[str, dict[int, dict[str, int]]] = defaultdict(
+        lambda: defaultdict(lambda: dict.fromkeys(OUTCOMES, 0))
+    )
     for in_stage, _, version, task, outcome, many in tally:
         if stage in ("", in_stage):
-            cell = cells[task][version]
-            cell[0] += many * (outcome is Outcome.RESOLVED)
-            cell[1] += many * (outcome is not Outcome.VOID)
-            cell[2] += many * (outcome is Outcome.VOID)
+            counts[task][version][listed(in_stage, outcome)] += many
+    cells = {task: {v: _cell(**found) for v, found in row.items()} for task, row in counts.items()}
     return [_row(name, versions, tasks.get(name)) for name, versions in cells.items()]
 
 
+def _cell(resolved: int, unresolved: int, void: int, ungraded: int) -> list[int]:
+    return [resolved, resolved + unresolved, void, ungraded]
+
+
 def _row(name: str, versions: dict[int, list[int]], task: Task | None) -> Json:
-    resolved, judged, void = (sum(cell[place] for cell in versions.values()) for place in range(3))
+    resolved, judged, void, ungraded = (sum(cell[place] for cell in versions.values()) for place in range(4))
     return {
         "id": name,
         "trust": task.trust if task else "",
         "prompt": task.prompt[:_PROMPT] if task else "",
         "fail_to_pass": len(task.tests.fail_to_pass) if task else None,
-        "attempts": judged + void,
+        "attempts": judged + void + ungraded,
         "resolved": resolved,
         "void": void,
+        "ungraded": ungraded,
         "rate": resolved / judged if judged else None,
         "versions": [[version, *versions[version]] for version in sorted(versions)],
     }

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from patchwright.store import Run
+from patchwright.train.advantage import STEP
 from patchwright.types import Outcome, Trajectory
 from patchwright.view.shelf import Book
 
@@ -15,8 +16,11 @@ __all__ = ["token_record"]
 
 Json = dict[str, Any]
 
-_REWARDS = ("algorithm", "reward_resolved", "reward_unresolved", "on_cheat")
+_REWARDS = ("algorithm", "reward_resolved", "reward_unresolved", "on_cheat", "scores")
 """What an advantage depends on, of the options of reinforcement learning."""
+_IN_GROUP = frozenset({"std", "mean", "rloo", STEP})
+"""Advantages that a group alone decides. Others need the whole round, or are code that the run names: what is
+only looked at must not run code."""
 
 
 def token_record(book: Book, trajectory: Trajectory) -> Json:
@@ -89,7 +93,9 @@ def _advantage(book: Book, trajectory: Trajectory) -> float | dict[int, float] |
         told = book.config["rl"]
         config = RlConfig.model_validate({key: told[key] for key in _REWARDS if key in told})
         algorithm = config.method
-    except (ConfigError, ValidationError):  # another version's
+    except (ConfigError, ValidationError, TypeError):  # another version's
+        return None
+    if algorithm.advantage not in _IN_GROUP:
         return None
     same = book.trajectories(stage=entry.stage, step=entry.step, task=entry.task_id)
     group = [one for one in same if one.group == trajectory.group]

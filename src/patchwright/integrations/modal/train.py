@@ -20,6 +20,8 @@ __all__ = ["app", "command", "image", "sft", "train", "verifier"]
 
 _HOURS = 24
 _RETRIES = modal.Retries(max_retries=3, initial_delay=10.0, backoff_coefficient=2.0)
+_MISTAKE = 2
+"""Exit code of a ConfigError."""
 
 wish = Wish.of()
 image = program("local", "lora", "hub")
@@ -44,15 +46,20 @@ def command(
     retries=_RETRIES,
     single_use_containers=True,
 )
-def train(words: list[str]) -> None:
-    """Run the command; an exit code other than 0 is an error, which is tried again."""
-    subprocess.run(words, check=True)
+def train(words: list[str]) -> int:
+    """Run the command; returns its exit code. Any but 0, and 2 for the user's mistake, which no further try
+    mends, is an error, which is tried again."""
+    done = subprocess.run(words)
+    if done.returncode != _MISTAKE:
+        done.check_returncode()
+    return done.returncode
 
 
 @app.local_entrypoint()
 def sft(model: str, data: str, run: str = f"{RUNS}/sft", preset: str = "", settings: str = "") -> None:
     """Fine-tune on resolved attempts."""
-    train.remote(command("sft", model, data, run, preset=preset, gpus=wish.gpus, settings=settings))
+    words = command("sft", model, data, run, preset=preset, gpus=wish.gpus, settings=settings)
+    sys.exit(train.remote(words))
 
 
 @app.local_entrypoint()
@@ -60,4 +67,5 @@ def verifier(
     model: str, data: str, run: str = f"{RUNS}/verifier", preset: str = "", settings: str = ""
 ) -> None:
     """Train a verifier on graded attempts."""
-    train.remote(command("verifier", model, data, run, preset=preset, gpus=wish.gpus, settings=settings))
+    words = command("verifier", model, data, run, preset=preset, gpus=wish.gpus, settings=settings)
+    sys.exit(train.remote(words))

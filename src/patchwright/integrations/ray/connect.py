@@ -94,7 +94,8 @@ def other(run: str, name: str) -> Any:
 async def answer(call: Any) -> Any:
     """What an actor's method returns or raises. Cancelled here, it is cancelled there.
 
-    Raises LostError when the actor is gone.
+    Raises LostError when the actor is gone, and EngineError when it cannot even begin: Ray does not try
+    that again.
     """
     try:
         return await call
@@ -104,4 +105,7 @@ async def answer(call: Any) -> Any:
     except ray.exceptions.RayTaskError as error:
         raise error.cause from error
     except ray.exceptions.RayError as error:
+        if isinstance(error, ray.exceptions.RayActorError) and error.actor_init_failed:
+            told = str(error).strip().splitlines()[-1]
+            raise EngineError(f"an actor cannot begin on its machine: {told}") from error
         raise LostError(f"an actor on Ray is gone ({type(error).__name__})") from error

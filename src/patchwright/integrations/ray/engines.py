@@ -98,12 +98,15 @@ class EngineActor:
         return self._engine
 
     async def _open(self) -> Engine:
+        self._has = None  # it was of an engine that was given up
         parcel = await answer(self._board.pinned.remote("model"))
         model = await asyncio.to_thread(self._cache.unpack, parcel)
-        engine = await self._stack.enter_async_context(open_engine(model, self._line.engine))
-        refuse_truncation(engine, self._line.sampling)
-        while (current := await answer(self._board.pinned.remote("weights"))) and not self._held(current):
-            await self._bring(engine, current)
+        async with AsyncExitStack() as stack:  # what fails or is given up half-way leaves no server behind
+            engine = await stack.enter_async_context(open_engine(model, self._line.engine))
+            refuse_truncation(engine, self._line.sampling)
+            while (current := await answer(self._board.pinned.remote("weights"))) and not self._held(current):
+                await self._bring(engine, current)
+            self._stack = stack.pop_all()
         return engine
 
     async def _bring(self, engine: Engine, shipment: Shipment) -> None:

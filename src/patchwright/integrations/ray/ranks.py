@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import ray
 
-from patchwright.errors import StoreError
+from patchwright.errors import EngineError, StoreError
 from patchwright.integrations.ray.connect import LostError, answer
 from patchwright.integrations.ray.engines import Depot
 from patchwright.integrations.ray.parcels import Cache, Parcel, pack, write
@@ -123,8 +123,10 @@ class Rank:
             await self._together.wait()
         except asyncio.BrokenBarrierError as error:
             raise WorkerDiedError("another rank died") from error
-        except StoreError:
+        except (EngineError, StoreError) as error:
             await self._together.abort()
+            if isinstance(error.__cause__, ray.exceptions.RayError):  # its objects go with it
+                raise WorkerDiedError(f"{self._name} died with what it wrote") from error
             raise
 
 

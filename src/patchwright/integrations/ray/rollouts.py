@@ -9,7 +9,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from patchwright.engine.replicas import Replicas
+from patchwright.engine.config import EngineConfig
+from patchwright.engine.replicas import Bounds, Replicas
 from patchwright.errors import InfraError, PatchwrightError
 from patchwright.integrations.ray.connect import LostError, answer, other
 from patchwright.integrations.ray.engines import starts
@@ -75,15 +76,25 @@ class Roller:
         self._cache.close()
 
     async def _open(self) -> Line:
-        config, stack = self._config, self._stack
+        config = self._config
         parcel = await answer(self._board.pinned.remote("tokenizer"))
         folder = await asyncio.to_thread(self._cache.unpack, parcel)
-        agent = await stack.enter_async_context(open_agent(config.agent))
-        backend = await stack.enter_async_context(open_boxes(config.sandbox))
-        engine = await Replicas.open(starts(self._engines))
-        stack.push_async_callback(engine.close)
-        opened = open_line(backend, agent, engine, Renderer.load(str(folder)), history=config.history)
-        return await stack.enter_async_context(opened)
+        async with AsyncExitStack() as stack:  # what fails or is given up half-way leaves nothing behind
+            agent = await stack.enter_async_context(open_agent(config.agent))
+            backend = await stack.enter_async_context(open_boxes(config.sandbox))
+            engine = await Replicas.open(starts(self._engines), bounds=_bounds(config.engine))
+            stack.push_async_callback(engine.close)
+            opened = open_line(backend, agent, engine, Renderer.load(str(folder)), history=config.history)
+            line = await stack.enter_async_context(opened)
+            self._stack = stack.pop_all()
+        return line
+
+
+def _bounds(engine: EngineConfig) -> Bounds:
+    """Of a driver's engines. Nobody tells it that one loads weights and answers nothing meanwhile: it is
+    patient as long as that may take, and those that are lost it hears of from Ray."""
+    load = engine.load_seconds
+    return Bounds(start=engine.start_seconds, probe=load, absent=load + Bounds().absent)
 
 
 class RayLine:

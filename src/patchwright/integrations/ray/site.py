@@ -24,7 +24,7 @@ from patchwright.engine.replicas import Bounds, Replicas
 from patchwright.errors import ConfigError, EngineError
 from patchwright.integrations.ray.connect import answer, connected
 from patchwright.integrations.ray.engines import Board, Depot, EngineActor, starts
-from patchwright.integrations.ray.ranks import RankActor, crew
+from patchwright.integrations.ray.ranks import Rank, RankActor, crew
 from patchwright.integrations.ray.rollouts import RayLine, Roller
 from patchwright.recipes.assembly import LineConfig
 from patchwright.recipes.cluster import ClusterConfig, place
@@ -53,11 +53,11 @@ class Seat:
 
 def seats(cluster: ClusterConfig, ranks: int) -> list[Seat]:
     """A seat for every actor, a kind after the other, in the order of their numbers: engines and ranks as
-    `place` has them, drivers where least is.
+    `place` has them, drivers where least is. Judges are no actors: nobody sits on their GPUs.
 
     Raises ConfigError when they do not fit.
     """
-    wide = cluster.model_copy(update={"engines": max(1, cluster.engines), "judges": 0})
+    wide = cluster.model_copy(update={"engines": max(1, cluster.engines)})
     machines = place(wide, ranks)
     found = [
         Seat(kind=kind, machine=number, gpus=node.users.count(name) if cluster.gpus_per_node else 0)
@@ -173,16 +173,16 @@ class _Opening:
         where = (self.run, self.cluster.cache)
         engines = [
             self._actor(
-                EngineActor, seat, lives | {"name": f"{self.run}-engine-{number}"}, self._line, *where
+                EngineActor, seat, lives | {"name": f"{self.run}-engine-{number}"}, self._line(number), *where
             )
             for number, seat in enumerate(self._of("engine"))
         ]
-        bounds = Bounds(start=wanted.line.engine.start_seconds)
+        bounds = Bounds(start=wanted.line.engine.start_seconds, load=wanted.line.engine.load_seconds)
         engine = await Replicas.open(starts(engines, depot), bounds=bounds, say=wanted.say)
         self.stack.push_async_callback(engine.close)
         self.stack.push_async_callback(_end, engines)  # before `close`, which would have them started again
         rollers = [
-            self._actor(Roller, seat, lives, self._line, len(engines), *where) for seat in self._of("driver")
+            self._actor(Roller, seat, lives, wanted.line, len(engines), *where) for seat in self._of("driver")
         ]
         self.stack.push_async_callback(_end, rollers)
         line = RayLine(rollers, keep=wanted.keep, say=wanted.say, events=wanted.events)
@@ -192,12 +192,13 @@ class _Opening:
             line=line, engine=engine, trainer=lambda: self._trainer(depot), restarts=self.cluster.restarts
         )
 
-    @property
-    def _line(self) -> LineConfig:
-        """For an actor: one engine, on the GPUs Ray gives it."""
+    def _line(self, number: int) -> LineConfig:
+        """For an actor: one engine, on the GPUs Ray gives it, with a seed and logs that no other has."""
         line, gpus = self.wanted.line, self.cluster.tensor_parallel if self.cluster.gpus_per_node else 0
-        started = line.engine.use != "local" and not line.engine.urls
-        engine = line.engine.model_copy(update={"gpus": gpus} if started else {})
+        config = line.engine
+        own = {"seed": config.seed + number, "logs": f"{config.logs}/{number}"}
+        started = config.use != "local" and not config.urls
+        engine = config.model_copy(update=own | ({"gpus": gpus} if started else {}))
         return line.model_copy(update={"engine": engine})
 
     def _of(self, kind: str) -> list[Seat]:
@@ -220,7 +221,7 @@ class _Opening:
         """The trainer over new actors."""
         actors = [self._actor(RankActor, seat, {}, self.run, self.cluster.cache) for seat in self._of("rank")]
         try:
-            workers = await crew(actors, depot)
+            workers = await self._crew(actors, depot)
             model, config = self.wanted.model, self.wanted.train
             async with TrainerProcess(model, config, workers, apart=True) as trainer:
                 yield trainer
@@ -229,6 +230,18 @@ class _Opening:
         finally:
             for actor in actors:
                 ray.kill(actor)
+
+    async def _crew(self, actors: Sequence[Any], depot: Depot) -> list[Rank]:
+        """`crew`; where a machine was lost, Ray waits for the room of another as long as there is none."""
+        bound = self.cluster.placement_seconds
+        try:
+            async with asyncio.timeout(bound):
+                return await crew(actors, depot)
+        except TimeoutError:
+            raise EngineError(
+                f"the Ray cluster has had no room for the trainer's ranks for {bound:g} s; add a machine, then "
+                "run the same command again"
+            ) from None
 
 
 async def _end(actors: Sequence[Any]) -> None:

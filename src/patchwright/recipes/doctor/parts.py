@@ -24,22 +24,31 @@ __all__ = ["docker", "look", "misfits"]
 def look(images: ImagesConfig, *, torch: bool) -> list[Finding]:
     """Every finding but Docker's; whether `torch` is needed depends on the engine."""
     packages = [_package(name, needed=torch) for name in ("torch", "transformers")]
-    return [_versions(), *packages, _ray(), _images(images), _tokens()]
+    return [_versions(torch=torch), *packages, _ray(), _images(images), _tokens()]
 
 
-def _versions() -> Finding:
+def _versions(*, torch: bool) -> Finding:
+    """Needed is what the program itself, and its engine, import; a misfit of another extra only warns."""
     try:
         wanted = importlib.metadata.requires("patchwright") or []
     except importlib.metadata.PackageNotFoundError:
         mend = "install the package (`pip install -e .` in its folder), so that its requirements are known"
         return Finding(name="versions", ok=False, detail="patchwright is not installed", mend=mend)
-    wrong = misfits([Requirement(text) for text in wanted])
+    every = [Requirement(text) for text in wanted]
+    wrong = misfits(every)
     if wrong:
+        needed = bool(misfits([one for one in every if _is_of(one, "local" if torch else "")]))
         mend = "pip install " + " ".join(f"'{need}'" for need, _ in wrong)
         detail = ", ".join(f"{need} is {have or 'missing'}" for need, have in wrong)
-        return Finding(name="versions", ok=False, detail=detail, mend=mend)
+        return Finding(name="versions", ok=False, detail=detail, mend=mend, needed=needed)
     detail = f"patchwright {__version__}, and every package of it that is installed fits"
     return Finding(name="versions", ok=True, detail=detail)
+
+
+def _is_of(requirement: Requirement, extra: str) -> bool:
+    """Whether the package itself or this extra requires it."""
+    marker = requirement.marker
+    return marker is None or marker.evaluate({"extra": ""}) or marker.evaluate({"extra": extra})
 
 
 def misfits(wanted: Sequence[Requirement]) -> list[tuple[str, str]]:

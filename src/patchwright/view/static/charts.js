@@ -1,5 +1,5 @@
 // Small charts: curves with their bands, and rates with their intervals. Values on hover, and by arrow keys.
-import { figure, h, percent, put, svg } from "./dom.js";
+import { figure, h, largest, percent, put, svg } from "./dom.js";
 
 const W = 300;
 const H = 128;
@@ -32,8 +32,9 @@ export function chart(title, curves, { rate = false } = {}) {
   const say = rate ? percent : figure;
   const xs = shown.flatMap((curve) => curve.points.map((point) => point[0]));
   const ys = shown.flatMap((curve) => curve.points.flatMap((point) => point.slice(1)));
-  const [x0, x1] = [Math.min(...xs), Math.max(...xs)];
-  const marks = ticks(rate ? 0 : Math.min(...ys), rate ? Math.max(0.1, ...ys) : Math.max(...ys));
+  const least = (values) => -largest(values.map((value) => -value));
+  const [x0, x1] = [least(xs), largest(xs)];
+  const marks = ticks(rate ? 0 : least(ys), largest(ys, rate ? 0.1 : -Infinity));
   const [y0, y1] = [marks[0], marks.at(-1)];
   const x = (value) => LEFT + ((W - LEFT - RIGHT) * (x1 === x0 ? 0.5 : (value - x0) / (x1 - x0)));
   const y = (value) => TOP + (H - TOP - BOTTOM) * (1 - (value - y0) / (y1 - y0 || 1));

@@ -26,6 +26,11 @@ export function put(node, ...children) {
   return node;
 }
 
+// The largest of any number of values: as arguments of Math.max, a hundred thousand would be too many.
+export function largest(values, least = -Infinity) {
+  return values.reduce((most, value) => Math.max(most, value), least);
+}
+
 export function link(page, params) {
   const query = new URLSearchParams();
   for (const [key, value] of Object.entries(params || {})) {

@@ -54,7 +54,10 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "j" || event.key === "k") move(event.key === "j" ? 1 : -1);
   else if (event.key === "?") help();
   else if (event.key === "/") document.querySelector("input[type=search]")?.focus();
-  else if (event.key === "Enter" && marked() === event.target && marked().dataset.href) location.hash = marked().dataset.href;
+  else if (event.key === "Enter") {
+    if (marked() !== event.target || !event.target.dataset.href) return; // a link or a button: the browser's own
+    location.hash = event.target.dataset.href;
+  }
   else if (table[event.key]) table[event.key][1]();
   else return;
   if (event.key !== "Escape") event.preventDefault();

@@ -33,7 +33,7 @@ function search(page, params, label) {
   const field = h("input", { type: "search", id: "search", placeholder: `${label}  /`, "aria-label": label, value: params.text || "" });
   field.addEventListener("input", () => {
     clearTimeout(wait);
-    wait = setTimeout(() => go(page, params, { text: field.value, first: "" }), 200);
+    wait = setTimeout(() => { if (location.hash.startsWith(`#/${page}`)) go(page, params, { text: field.value, first: "" }); }, 200);
   });
   return field;
 }
@@ -81,7 +81,7 @@ export async function attemptsPage(main, params, runs) {
     narrowed ? h("a", { href: link("attempts", { run: params.run }) }, `\u00d7 ${legible(narrowed)}`) : null,
     search("attempts", params, "Search ids and tasks"),
     choice("attempts", params, "stage", "Stage", run ? run.stages.map((stage) => stage.name) : []),
-    choice("attempts", params, "outcome", "Outcome", ["resolved", "unresolved", "void"]),
+    choice("attempts", params, "outcome", "Outcome", ["resolved", "unresolved", "void", "ungraded"]),
     ...pager("attempts", params, found.total)];
   show(main, "Attempts", controls, table, true);
 }
@@ -90,13 +90,13 @@ export async function tasksPage(main, params, runs) {
   const run = runs.find((one) => one.name === params.run);
   const found = await get("tasks", { ...params, count: COUNT });
   listen(pageKeys("tasks", params, found.total), "#rows tbody tr");
-  const heads = [["id", "Task"], ["trust", "Trust"], ["attempts", "Attempts", 1], ["void", "Void", 1], ["rate", "Resolved", 1], ["", "Resolved by version of the weights"]];
+  const heads = [["id", "Task"], ["trust", "Trust"], ["attempts", "Attempts", 1], ["void", "Void", 1], ["ungraded", "Ungraded", 1], ["rate", "Resolved", 1], ["", "Resolved by version of the weights"]];
   const rows = found.rows.map((row) => {
     const href = link("attempts", { run: params.run, task: row.id });
     return h("tr", { tabindex: "-1", "data-href": href },
       h("td", null, h("a", { href, class: "id" }, legible(row.id)), row.prompt ? h("div", { class: "quiet" }, legible(row.prompt.split("\n")[0])) : null),
       h("td", null, row.trust ? tag(row.trust) : h("span", { class: "quiet" }, "not validated")),
-      h("td", { class: "num" }, row.attempts), h("td", { class: "num" }, row.void),
+      h("td", { class: "num" }, row.attempts), h("td", { class: "num" }, row.void), h("td", { class: "num" }, row.ungraded),
       h("td", { class: "num" }, row.rate === null ? "–" : `${percent(row.rate, 0)} (${row.resolved})`), h("td", null, versions(row.versions)));
   });
   const table = h("table", { id: "rows" }, h("thead", null, h("tr", null, heads.map((one) => head(one, { ...params, order: params.order || "id" }, "tasks")))), h("tbody", null, rows));
@@ -110,9 +110,9 @@ const MOST_CELLS = 12;
 function versions(cells) {
   const left = cells.length - MOST_CELLS;
   return h("div", { class: "cells" }, left > 0 ? h("span", { class: "quiet" }, `${left} earlier`) : null,
-    cells.slice(-MOST_CELLS).map(([version, resolved, judged, gone]) => {
+    cells.slice(-MOST_CELLS).map(([version, resolved, judged, gone, ungraded]) => {
       const share = judged ? Math.ceil((4 * resolved) / judged) : 0;
-      const words = `weights ${version}: ${resolved} of ${judged} resolved${gone ? `, ${gone} void` : ""}`;
+      const words = `weights ${version}: ${resolved} of ${judged} resolved${gone ? `, ${gone} void` : ""}${ungraded ? `, ${ungraded} ungraded` : ""}`;
       return h("span", { class: `cell ${share ? `q${share}` : ""}`, title: words, "aria-label": words, role: "img" }, `${resolved}/${judged}`);
     }));
 }

@@ -39,11 +39,11 @@ function table(runs, refresh) {
       h("td", null, run.writing ? h("a", { href: link("live", { run: run.name }) }, h("span", { class: "tag live" }, "\u25cf running")) : h("span", { class: "quiet" }, run.kind === "file" ? "file" : "over")),
       h("td", { class: "num" }, run.stages.length), h("td", { class: "num" }, total(run, "attempts")),
       h("td", { class: "num" }, total(run, "resolved")), h("td", { class: "num" }, total(run, "unresolved")),
-      h("td", { class: "num" }, total(run, "void")),
+      h("td", { class: "num" }, total(run, "void")), h("td", { class: "num" }, total(run, "ungraded")),
       h("td", { class: "quiet num" }, run.updated ? ago(run.updated) : ""));
   });
   const heads = ["Run", "State"].map((head) => h("th", { scope: "col" }, head));
-  const counts = ["Stages", "Attempts", "\u2713 Resolved", "\u2717 Unresolved", "\u2205 Void", "Updated"];
+  const counts = ["Stages", "Attempts", "\u2713 Resolved", "\u2717 Unresolved", "\u2205 Void", "? Ungraded", "Updated"];
   return h("table", { id: "runs" }, h("thead", null, h("tr", null, h("th", { scope: "col" }, h("span", { class: "sr" }, "In charts")), heads,
     counts.map((head) => h("th", { scope: "col", class: "num" }, head)))), h("tbody", null, rows));
 }
@@ -88,11 +88,11 @@ function stageTable(shown) {
   const rows = shown.flatMap((run) => run.stages.map((stage) => h("tr", null,
     h("td", null, run.name), h("td", null, h("a", { href: link("attempts", { run: run.name, stage: stage.name }) }, stage.name)),
     h("td", { class: "num" }, stage.steps), h("td", { class: "num" }, stage.tasks), h("td", { class: "num" }, stage.attempts),
-    h("td", { class: "num" }, stage.void),
+    h("td", { class: "num" }, stage.void), h("td", { class: "num" }, stage.ungraded),
     h("td", { class: "num" }, stage.rate === null ? "–" : `${percent(stage.rate)} [${(100 * stage.low).toFixed(1)}, ${(100 * stage.high).toFixed(1)}]`),
     h("td", { class: "num" }, stage.versions.length > 1 ? `${stage.versions[0]}–${stage.versions.at(-1)}` : stage.versions[0]))));
   if (!rows.length) return [empty("There are no attempts yet.")];
-  const heads = [["Run"], ["Stage"], ["Steps", 1], ["Tasks", 1], ["Attempts", 1], ["\u2205 Void", 1], ["Resolve rate, 95 %", 1], ["Weights", 1]];
+  const heads = [["Run"], ["Stage"], ["Steps", 1], ["Tasks", 1], ["Attempts", 1], ["\u2205 Void", 1], ["? Ungraded", 1], ["Resolve rate, 95 %", 1], ["Weights", 1]];
   return [h("h2", null, "Stages"), h("div", { class: "panel wide" }, h("table", null,
     h("thead", null, h("tr", null, heads.map(([head, num]) => h("th", { scope: "col", class: num ? "num" : "" }, head)))),
     h("tbody", null, rows)))];

@@ -1,5 +1,5 @@
 // The tokens of an attempt, coloured by what training knows of each.
-import { figure, h, put } from "./dom.js";
+import { figure, h, largest, put } from "./dom.js";
 import { empty, legible } from "./text.js";
 
 const CHUNK = 2500;
@@ -10,8 +10,8 @@ const CHANCES = [0.9, 0.6, 0.3, 0.1];
 const COLOURINGS = {
   mask: ["Mask", (token) => (token.trains ? "q3" : token.sampled ? "p1" : "off"),
     [["q3", "sampled, trains"], ["p1", "sampled, does not train"], ["off", "prompt"]]],
-  logprob: ["Log-prob", (token) => (token.sampled ? `p${CHANCES.filter((chance) => Math.exp(token.logprob) < chance).length}` : "off"),
-    [["p0", "p \u2265 0.9"], ["p1", "\u2265 0.6"], ["p2", "\u2265 0.3"], ["p3", "\u2265 0.1"], ["p4", "less"]]],
+  logprob: ["Log-prob", (token) => (token.sampled && token.logprob !== null ? `p${CHANCES.filter((chance) => Math.exp(token.logprob) < chance).length}` : "off"),
+    [["p0", "p \u2265 0.9"], ["p1", "\u2265 0.6"], ["p2", "\u2265 0.3"], ["p3", "\u2265 0.1"], ["p4", "less"], ["off", "not recorded"]]],
   advantage: ["Advantage", (token) => {
     if (!token.sampled || token.advantage === null || token.advantage === undefined) return "off";
     if (!token.advantage) return "";
@@ -23,7 +23,7 @@ const COLOURINGS = {
 
 export function tokensView(found) {
   if (!found.turns.length) return [empty("No tokens were recorded.")];
-  const newest = Math.max(...found.turns.flatMap((turn) => [turn.version, ...turn.versions]));
+  const newest = largest(found.turns.flatMap((turn) => [turn.version, ...turn.versions]));
   const state = { by: "mask", ids: !Object.keys(found.texts).length };
   const readout = h("div", { class: "readout", role: "status" }, "Point at a token for its exact id.");
   const list = h("div", { class: "panel" });
@@ -45,11 +45,15 @@ export function tokensView(found) {
 function words(token, texts) {
   const parts = [`id ${token.id}`];
   if (texts[token.id] !== undefined) parts.push(legible(JSON.stringify(texts[token.id])));
-  if (token.sampled) parts.push(`log-prob ${token.logprob}`, `p ${Math.exp(token.logprob).toPrecision(3)}`, `weights ${token.version}`);
+  if (token.sampled) parts.push(...chance(token.logprob), `weights ${token.version}`);
   else parts.push("prompt");
   if (token.advantage !== null && token.advantage !== undefined && token.sampled) parts.push(`advantage ${figure(token.advantage)}`);
   if (token.drift) parts.push(`drift ${token.drift}`);
   return `${parts.join("   ")}   turn ${token.turn}, place ${token.place}`;
+}
+
+function chance(logprob) {
+  return logprob === null ? ["log-prob not recorded"] : [`log-prob ${logprob}`, `p ${Math.exp(logprob).toPrecision(3)}`];
 }
 
 function turnBox(turn, open, texts, newest, state) {
@@ -73,7 +77,7 @@ function tokensOf(turn, newest) {
   const prompt = turn.prompt.map((id, place) => ({ id, place, turn: turn.id, sampled: false, drift }));
   const sampled = turn.sampled.map((id, at) => {
     const version = turn.versions[at] ?? turn.version;
-    return { id, place: turn.prompt.length + at, turn: turn.id, sampled: true, trains: turn.train, logprob: turn.logprobs[at] ?? 0,
+    return { id, place: turn.prompt.length + at, turn: turn.id, sampled: true, trains: turn.train, logprob: turn.logprobs[at] ?? null,
       version, age: newest - version, advantage: turn.advantage, drift: "" };
   });
   return [...prompt, ...sampled];
