@@ -196,6 +196,20 @@ def test_an_engine_that_stays_away_keeps_nobody_waiting(make_model, tmp_path):
     asyncio.run(main())
 
 
+def test_who_leaves_when_the_others_were_given_up_begins_nothing():
+    async def main():
+        meeting = Broadcast(None)
+        meeting.expect(2)
+        asking = asyncio.create_task(meeting.send(1, lambda invitation: asyncio.sleep(0)))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        meeting.leave()
+        assert meeting._task is None
+
+    asyncio.run(main())
+
+
 def test_what_cannot_be_broadcast_to_is_refused(configured, make_model, tmp_path):
     with pytest.raises(ConfigError, match="local engine"):
         starts(tmp_path, EngineConfig(transfer="broadcast"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -14,6 +15,7 @@ from patchwright.engine.sglang import SglangEngine
 from patchwright.engine.vllm import VllmEngine
 from patchwright.errors import ConfigError, EngineBusy, EngineError
 from patchwright.recipes.assembly import SamplingConfig
+from patchwright.recipes.engines import open_engine
 from patchwright.recipes.parity import refuse_truncation
 from patchwright.types import Finish, Sampling, Weights
 
@@ -329,6 +331,68 @@ def test_a_load_that_is_given_up_leaves_no_server_held(cls, tmp_path):
     talk(cls, test, lambda: Server(holds=True))
 
 
+class Held(Server):
+    """Left held by a run that was killed while it loaded weights."""
+
+    def __init__(self) -> None:
+        super().__init__(holds=True)
+        self.held = True
+
+    async def _asked(self, request: web.Request) -> dict:
+        while self.held and request.path in ("/v1/completions", "/generate"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        return await super()._asked(request)
+
+
+@BOTH
+def test_a_server_that_was_left_held_goes_on_for_a_run_that_loads_weights(cls):
+    """Others must not let it go: it may be held for a load that is under way."""
+
+    async def main():
+        server = Held()
+        async with serving(server) as url:
+            config = EngineConfig(use=cls.name.lower(), url=url)
+            brief = config.model_copy(update={"start_seconds": 0.2})
+            with pytest.raises(ConfigError, match=f"left it held: POST {cls.go_on[0]}"):
+                async with open_engine(Path("m"), brief, updates=False):
+                    pass
+            assert server.held
+            async with open_engine(Path("m"), config) as engine:
+                assert (await engine.generate([1], Sampling())).token_ids == (2,) and not server.held
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_vllm_that_does_not_say_whether_it_can_be_held_takes_no_weights(busy, tmp_path, monkeypatch):
+    class Silent(Server):
+        async def calls(self, request: web.Request) -> web.Response:
+            if not busy:
+                await asyncio.sleep(60)
+            return web.Response(status=503, text="later")
+
+    async def test(engine, server):
+        monkeypatch.setattr("patchwright.engine.http._HOLD", 0.2)
+        with pytest.raises(EngineError, match="later" if busy else "whether it can be held"):
+            await engine.load(Weights(version=3, path=str(tmp_path)))
+        assert "/collective_rpc" not in [path for path, _ in server.asked] and engine.version == 0
+
+    talk(VllmEngine, test, lambda: Silent(holds=True))
+
+
+def test_of_several_servers_one_that_is_down_is_tried_again():
+    said: list[str] = []
+
+    async def main():
+        async with serving(Server()) as url:
+            config = EngineConfig(use="vllm", url=[url, "http://127.0.0.1:9"])
+            async with open_engine(Path("m"), config, say=said.append) as engine:
+                assert (await engine.generate([1], Sampling())).token_ids == (2,)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert "replica 1 has not started, and is tried again" in said[0] and "127.0.0.1:9" in said[0]
+
+
 @BOTH
 def test_who_cancels_hangs_up(cls):
     async def test(engine, server):
@@ -347,6 +411,8 @@ def test_who_cancels_hangs_up(cls):
         (None, {"url": ""}, "engine.url"),
         (None, {"url": "http://127.0.0.1:9"}, "cannot be reached"),
         (lambda: Server(limit=None), {}, "max_context"),
+        (None, {"key_env": "NO_SUCH_KEY"}, "key_env.*NO_SUCH_KEY.*not set"),
+        (None, {"header_env": {"Modal-Key": "NO_SUCH_KEY"}}, "header_env.*NO_SUCH_KEY.*not set"),
     ],
 )
 def test_a_server_that_cannot_be_used_is_a_mistake_of_the_configuration(cls, server, options, word):

@@ -229,6 +229,37 @@ def test_a_replica_that_does_not_take_the_weights_is_out_and_said(how):
     assert "replica 1" in said[0] and "weights 2" in said[0]
 
 
+def test_a_replica_that_failed_to_load_answers_nothing_while_another_still_loads():
+    """Nobody knows what it has: part of the new weights, under the old version's number."""
+
+    async def test(replicas, machines):
+        slow, torn = (machine.engine for machine in machines)
+        free, load = asyncio.Event(), slow.load
+
+        async def late(weights):
+            await free.wait()
+            await load(weights)
+
+        slow.load, machines[1].refuses = late, True
+        torn.go.clear()
+        early = [asyncio.create_task(replicas.generate([n], ONE)) for n in range(4)]
+        await until(lambda: torn.asked)
+        loading = asyncio.create_task(replicas.load(Weights(version=2, path="v2")))
+        await until(lambda: replicas._replicas[1].life.failed)
+        torn.go.set()
+        assert [done.token_ids for done in await asyncio.gather(*early)] == [(n,) for n in range(4)]
+        assert {prompt[0] for prompt in slow.asked} == {0, 1, 2, 3}
+        count, slow.busy = len(torn.asked), True
+        with pytest.raises(EngineBusy):
+            await replicas.generate([4], ONE)
+        assert len(torn.asked) == count
+        free.set()
+        await loading
+        assert replicas.engines == [slow] and replicas.version == 2
+
+    fleet(test, bounds=Bounds(every=60, retry=60))
+
+
 def test_weights_that_nobody_takes_leave_the_old_ones():
     async def test(replicas, machines):
         await replicas.load(Weights(version=1, path="v1"))

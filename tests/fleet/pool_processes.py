@@ -15,7 +15,7 @@ from patchwright.fleet.client import PoolClient
 
 PATCHWRIGHT = Path(sys.executable).with_name("patchwright")
 _FIRST = 20_000 + 1000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-_PORTS = itertools.cycle(range(_FIRST, _FIRST + 1000))
+_PORTS = itertools.cycle(_FIRST + (os.getpid() + number) % 1000 for number in range(1000))
 
 
 class Server:

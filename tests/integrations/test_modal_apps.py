@@ -59,8 +59,9 @@ def test_training_has_gpus_volumes_and_goes_on_where_it_stopped(monkeypatch):
     assert function._webhook_config is None
 
 
+@pytest.mark.filterwarnings("ignore:The train function is executing locally")
 def test_a_mistake_is_not_tried_again(monkeypatch):
-    train = inside(loaded("train", monkeypatch).train)._raw_f
+    train = loaded("train", monkeypatch).train.local
     end = "import sys; sys.exit({})"
     assert [train([sys.executable, "-c", end.format(code)]) for code in (0, 2)] == [0, 2]
     with pytest.raises(subprocess.CalledProcessError):

@@ -193,7 +193,8 @@ def test_an_actor_that_cannot_begin_is_told_and_not_waited_for():
 
     from patchwright.integrations.ray.connect import LostError, answer
 
-    begins = RayActorError(error_msg="raised in its creation:\nPermissionError: /cache\n", actor_init_failed=True)
+    text = "raised in its creation:\nPermissionError: /cache\n"
+    begins = RayActorError(error_msg=text, actor_init_failed=True)
     with pytest.raises(EngineError, match="cannot begin on its machine: PermissionError: /cache") as told:
         asyncio.run(answer(lost(begins)))
     assert not isinstance(told.value, LostError)
@@ -270,10 +271,10 @@ def test_a_rollout_driver_whose_line_does_not_open_leaves_nothing(monkeypatch, t
     """And it is as patient with its engines as their loading may take."""
     from patchwright.integrations.ray import rollouts
 
-    parts, bounds = Parts(), []
+    parts, asked = Parts(), []
 
-    async def opening(*_, bounds: object = None, told=bounds):
-        told.append(bounds)
+    async def opening(_, bounds=None):
+        asked.append(bounds)
         raise EngineError("no replica of the engine has started")
 
     monkeypatch.setattr(rollouts, "other", lambda *_: Board())
@@ -281,10 +282,15 @@ def test_a_rollout_driver_whose_line_does_not_open_leaves_nothing(monkeypatch, t
     monkeypatch.setattr(rollouts, "open_boxes", parts.part("boxes"))
     monkeypatch.setattr(Replicas, "open", opening)
     line = LineConfig(engine=EngineConfig(load_seconds=1800))
-    with pytest.raises(EngineError, match="no replica"):
-        asyncio.run(rollouts.Roller(line, 1, "run", str(tmp_path)).ready())
-    assert parts.closed == ["boxes", "agent"]
-    assert bounds[0].probe >= 1800 and bounds[0].absent > 1800
+
+    async def go():
+        driver = rollouts.Roller(line, 1, "run", str(tmp_path))
+        with pytest.raises(EngineError, match="no replica"):
+            await driver.ready()
+        assert parts.closed == ["boxes", "agent"]
+
+    asyncio.run(go())
+    assert asked[0].probe >= 1800 and asked[0].absent > 1800
 
 
 def test_a_rank_that_dies_with_what_it_wrote_has_died(monkeypatch, tmp_path):

@@ -22,7 +22,7 @@ from patchwright.recipes.assembly import open_line
 from patchwright.recipes.bench_rl import compare_schedules, lengths_of
 from patchwright.recipes.idle import Idle
 from patchwright.recipes.progress import View
-from patchwright.recipes.rl import RlConfig, policy_samples, train_rl
+from patchwright.recipes.rl import RlConfig, _resume, policy_samples, train_rl
 from patchwright.recipes.rl_record import staleness
 from patchwright.recipes.rl_simulation import Plant, long_tail, simulate
 from patchwright.recipes.schedule import Pace
@@ -255,6 +255,20 @@ def test_a_load_that_does_not_end_stops_the_run_and_says_so(tmp_path: Path, mode
     with pytest.raises(EngineError, match=r"weights 1 within 0.2 s \(rl.max_load_seconds\)"):
         asyncio.run(work)
     assert (tmp_path / "run" / "checkpoints" / "1").exists()
+
+
+def test_the_load_a_resumed_run_begins_with_is_bounded_too(tmp_path: Path):
+    class Deaf:
+        async def load(self, weights: Weights) -> None:
+            await asyncio.sleep(3600)
+
+    async def resume() -> None:
+        with Run.create_or_open(tmp_path / "run", {}) as run:
+            start, config = Weights(version=0, path="v0"), RlConfig(max_load_seconds=0.2)
+            await _resume(Deaf(), None, run, config, start, 3)
+
+    with pytest.raises(EngineError, match=r"weights 3 within 0.2 s \(rl.max_load_seconds\)"):
+        asyncio.run(asyncio.wait_for(resume(), 60))
 
 
 def test_the_lengths_of_a_run_are_those_of_its_attempts(tmp_path: Path):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from patchwright.errors import InfraError
 from patchwright.recipes.rounds import Rounds
 from patchwright.recipes.schedule import Pace, Schedule
 from patchwright.rollout.rollout import Job
@@ -206,6 +207,18 @@ def test_a_straggler_holds_no_step_past_the_patience_and_is_trained_when_it_come
     assert sorted(name for names in found.values() for name in names) == everything(2, 4)
     with pytest.raises(TimeoutError):
         stuck(float("inf"), seconds=2)
+
+
+def test_an_attempt_that_others_cancel_is_a_fault():
+    async def make(job, step):
+        raise asyncio.CancelledError
+
+    async def run():
+        async with Rounds(pace=Pace(steps=1, size=1), jobs=jobs_of(1), make=make, concurrency=1) as rounds:
+            await rounds.take()
+
+    with pytest.raises(InfraError, match="r1-g0-0 was cancelled by others"):
+        asyncio.run(asyncio.wait_for(run(), 60))
 
 
 def test_a_fault_of_the_machinery_surfaces_and_leaves_nothing_running():

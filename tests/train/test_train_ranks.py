@@ -28,7 +28,7 @@ from patchwright.train.algorithm import PolicyLoss
 from patchwright.train.batch import dealt, plan
 from patchwright.train.config import LoraConfig, TrainConfig
 from patchwright.train.model import collate, new_model
-from patchwright.train.process import ChildProcess
+from patchwright.train.process import ChildProcess, WorkerDiedError
 from patchwright.train.ranks import Ranks
 from patchwright.train.shards import Shards
 from patchwright.train.tokenizer import train_tokenizer
@@ -328,11 +328,11 @@ def test_a_rank_that_fails_ends_all_and_its_cause_is_told(model_folder, one, oth
 
 
 def test_the_death_of_a_worker_elsewhere_is_waited_for_longer(model_folder, monkeypatch):
-    monkeypatch.setattr(worker, "_GRACE_S", 0.0)
+    monkeypatch.setattr("patchwright.train.worker._GRACE_S", 0.0)
 
     async def late(failed):
         await failed.wait()
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
         raise WorkerDiedError
 
     async def breaks(failed):

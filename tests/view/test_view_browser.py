@@ -170,7 +170,7 @@ def test_enter_works_on_links_and_buttons_of_a_list(run: Path):
         await page.js("document.querySelector('#rows th button').focus()")
         await page.key("Enter")
         await page.until("location.hash.includes('order=outcome')")
-        await page.until("document.querySelector('th[aria-sort=ascending]')")
+        await page.until("!!document.querySelector('th[aria-sort=ascending]')")
         await page.js("document.querySelector('#nav a[href*=tasks]').focus()")
         await page.key("Enter")
         await page.until("location.hash.startsWith('#/tasks')")
@@ -204,9 +204,8 @@ def test_very_many_tokens_and_those_without_a_log_prob_are_shown(run: Path):
         }
         made = f"{{ ...{json.dumps(turn)}, sampled: Array(300000).fill(7), versions: Array(300000).fill(1) }}"
         show = f"tokensView({{ texts: {{}}, turns: [{made}] }})"
-        await page.js(
-            f"import('./tokens.js').then(({{ tokensView }}) => document.querySelector('main').append(...{show}))"
-        )
+        add = f"document.querySelector('main').append(...{show})"
+        await page.js(f"import('./tokens.js').then(({{ tokensView }}) => {add})")
         await page.js("document.querySelector('.t').dispatchEvent(new Event('pointerover', {bubbles: true}))")
         said = await page.js("document.querySelector('.readout').textContent")
         assert "log-prob not recorded" in said and "p 1" not in said

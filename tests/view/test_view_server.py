@@ -17,7 +17,7 @@ from patchwright.recipes import serve
 from patchwright.rollout.events import FILE, Events
 from patchwright.store import Run
 from patchwright.tasks.files import dump_tasks, load_tasks
-from patchwright.types import GradeState, Trajectory, Turn
+from patchwright.types import GradeState, Trajectory
 from patchwright.view.entries import RECORDED
 from patchwright.view.export import export_html
 from patchwright.view.overview import is_writing
@@ -226,7 +226,7 @@ def test_what_a_model_wrote_is_parted_in_no_time():
 def test_what_was_recorded_and_never_graded_is_not_void(tmp_path: Path):
     assert serve.STAGE == RECORDED
     with Run.create_or_open(tmp_path / "hand", {}) as run:
-        run.put(Trajectory(id="s", task_id="", turns=(Turn(id=0),)), stage=RECORDED, step=0, version=0)
+        run.put(Trajectory(id="s", task_id=""), stage=RECORDED, step=0, version=0)
     runs, ungraded, void, tasks = ask(
         tmp_path / "hand",
         "/api/runs",
@@ -260,10 +260,11 @@ def test_what_is_removed_while_it_is_looked_at_costs_nothing_else(run: Path, tmp
     asyncio.run(go())
 
 
-def test_a_run_that_came_since_is_taken_in_once(tmp_path: Path):
+def test_what_came_since_is_taken_in_once(tmp_path: Path):
     write_run(tmp_path / "first")
     shelf = open_shelf([tmp_path])
-    write_run(tmp_path / "second")
+    row = json.dumps({"messages": [{"role": "user", "content": "hi"}]})
+    (tmp_path / "output.jsonl").write_text(f"{row}\n" * 3000)  # takes a while to read
     together = threading.Barrier(8)
 
     def look() -> None:
@@ -275,7 +276,7 @@ def test_a_run_that_came_since_is_taken_in_once(tmp_path: Path):
         thread.start()
     for thread in threads:
         thread.join()
-    assert [name for name, _ in shelf] == ["first", "second"]
+    assert [name for name, _ in shelf] == ["first", "output.jsonl"]
     shelf.close()
 
 

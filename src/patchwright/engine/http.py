@@ -235,9 +235,7 @@ class HttpEngine(abc.ABC):
                 if not await self._can_hold():
                     return False
         except TimeoutError:
-            raise EngineError(
-                f"{self.name} did not say within {_HOLD:g} s whether it can be held"
-            ) from None
+            raise EngineError(f"{self.name} did not say within {_HOLD:g} s whether it can be held") from None
         try:
             await self._order(self.hold)
         except Missing:
@@ -262,11 +260,6 @@ class HttpEngine(abc.ABC):
 
     async def _look(self) -> None:
         """Learn the model's name and its context, and whether it can be broadcast to, if it is to be."""
-        if self._config.transfer == "broadcast":
-            self._workers = await self._count()
-        if self._updates:
-            with suppress(Missing):
-                await self._order(self.go_on)  # who failed or was killed while it loaded weights left it held
         models = (await self._ask("GET", "/v1/models")).get("data")
         if not isinstance(models, list) or not models or not isinstance(models[0], dict):
             raise EngineError("the server names no model")
@@ -276,6 +269,11 @@ class HttpEngine(abc.ABC):
             raise ConfigError("the server does not tell its context; set `engine.max_context`")
         if isinstance(limit, int):
             self._max_context = min(limit, self._max_context or limit)
+        if self._config.transfer == "broadcast":
+            self._workers = await self._count()
+        if self._updates:
+            with suppress(Missing):
+                await self._order(self.go_on)  # who failed or was killed while it loaded weights left it held
         self.processed = await self._samples()
 
     async def _samples(self) -> bool:
@@ -286,8 +284,8 @@ class HttpEngine(abc.ABC):
                 return await self._probe()
         except TimeoutError:
             raise EngineError(
-                f"{self.name} samples nothing within {bound:g} s (engine.start_seconds); a run that was killed "
-                f"while it loaded weights may have left it held: POST {self.go_on[0]}"
+                f"{self.name} samples nothing within {bound:g} s (engine.start_seconds); a run killed while "
+                f"it loaded weights may have left it held: POST {self.go_on[0]}"
             ) from None
 
     async def _probe(self) -> bool:

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import json
 import math
-import os
 import random
 import re
 import time

@@ -115,21 +115,11 @@ class Replicas:
         succeeds the old weights stay, and EngineError is raised.
         """
         async with self._one_load:
-            before, self._goal = self._goal, weights
-            up = self._up()
-            if weights.source is not None:
-                weights.source.expect(len(up))
-            faults = await asyncio.gather(*(self._load(replica, life, weights) for replica, life in up))
-            if not self._up():
-                with contextlib.suppress(EngineError):
-                    await self._someone(self._bounds.load)  # whoever comes back loads them first
-            if not any(life.loaded is weights for _, life in self._up()):
-                self._goal = before
-                told = "; ".join(fault.text for fault in faults if fault) or "no replica is up"
-                raise EngineError(f"no replica took weights {weights.version}: {told}")
-            for (replica, life), fault in zip(up, faults, strict=True):
-                if fault is not None:
-                    self._out(replica, life, fault.text)
+            try:
+                await self._load_all(weights)
+            finally:
+                for _, life in self._up():
+                    life.failed = False  # who failed where another did not is out
 
     async def close(self) -> None:
         """Close every replica; what is in flight fails. Closing twice is allowed."""
@@ -210,6 +200,23 @@ class Replicas:
             raise error
 
     # --- weights --------------------------------------------------------------------------------------
+
+    async def _load_all(self, weights: Weights) -> None:
+        before, self._goal = self._goal, weights
+        up = self._up()
+        if weights.source is not None:
+            weights.source.expect(len(up))
+        faults = await asyncio.gather(*(self._load(replica, life, weights) for replica, life in up))
+        if not self._up():
+            with contextlib.suppress(EngineError):
+                await self._someone(self._bounds.load)  # whoever comes back loads them first
+        if not any(life.loaded is weights for _, life in self._up()):
+            self._goal = before
+            told = "; ".join(fault.text for fault in faults if fault) or "no replica is up"
+            raise EngineError(f"no replica took weights {weights.version}: {told}")
+        for (replica, life), fault in zip(up, faults, strict=True):
+            if fault is not None:
+                self._out(replica, life, fault.text)
 
     async def _load(self, replica: Replica, life: Life, weights: Weights) -> Fault | None:
         """What went wrong, if something did."""

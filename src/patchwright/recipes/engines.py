@@ -16,7 +16,7 @@ from patchwright.engine.process import ProcessEngine
 from patchwright.engine.replicas import Bounds, Replicas, Start
 from patchwright.engine.sglang import SglangEngine
 from patchwright.engine.vllm import VllmEngine
-from patchwright.errors import ConfigError
+from patchwright.errors import ConfigError, EngineError
 
 __all__ = ["PLACES", "open_engine", "starts"]
 
@@ -84,8 +84,19 @@ def starts(model: Path, config: EngineConfig, *, updates: bool = True) -> list[S
         config = config.model_copy(update={"transfer": "folder"})
     if config.urls:
         found = [config.model_copy(update={"url": url}) for url in config.urls]
-        return [partial(kind.connect, one, updates=updates) for one in found]
+        connect = kind.connect if len(found) == 1 else partial(_one_of, kind)
+        return [partial(connect, one, updates=updates) for one in found]
     return [launcher(model, config, number, updates=updates) for number in range(config.replicas)]
+
+
+async def _one_of(kind: type[HttpEngine], config: EngineConfig, *, updates: bool) -> Engine:
+    """Connect one of several servers: that it does not answer is no mistake, it may yet."""
+    try:
+        return await kind.connect(config, updates=updates)
+    except ConfigError as error:
+        if isinstance(error.__cause__, EngineError):
+            raise EngineError(str(error)) from None
+        raise
 
 
 async def _local(model: Path, config: EngineConfig) -> Engine:

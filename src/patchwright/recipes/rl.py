@@ -86,7 +86,7 @@ async def train_rl(
     """
     metrics = Metrics(run.path / "metrics.jsonl")
     first, done = start.version, max((mark.step for mark in run.marks("rl")), default=0)
-    if await _resume(engine, trainer, run, start, done):
+    if await _resume(engine, trainer, run, config, start, done):
         await check_parity(engine, trainer, config.max_logprob_gap, temperature=config.train.temperature)
     with view.stage("rl", total=config.steps, done=done) as progress:
         async with open_scores(config.scores) as scores:
@@ -164,23 +164,29 @@ class _Steps:
         return self.engine_idle.share() if self.engine_idle.used else None
 
     async def _load(self, weights: Weights) -> float:
-        """Load weights while attempts go on; returns the seconds it took.
-
-        Raises EngineError past the bound."""
-        started, bound = time.monotonic(), self.config.max_load_seconds
-        try:
-            with span("load"):
-                async with asyncio.timeout(bound):
-                    await self.engine.load(replace(weights, source=self.send()))
-        except TimeoutError:
-            raise EngineError(
-                f"the engine has not loaded weights {weights.version} within {bound:g} s "
-                "(rl.max_load_seconds); see what holds it up, then run the same command again"
-            ) from None
+        """Load weights while attempts go on; returns the seconds it took."""
+        started = time.monotonic()
+        with span("load"):
+            await _load(self.engine, replace(weights, source=self.send()), self.config)
         return round(time.monotonic() - started, 3)
 
 
-async def _resume(engine: Engine, trainer: TrainerProcess, run: Run, start: Weights, done: int) -> bool:
+async def _load(engine: Engine, weights: Weights, config: RlConfig) -> None:
+    """Load weights. Raises EngineError past the bound."""
+    bound = config.max_load_seconds
+    try:
+        async with asyncio.timeout(bound):
+            await engine.load(weights)
+    except TimeoutError:
+        raise EngineError(
+            f"the engine has not loaded weights {weights.version} within {bound:g} s "
+            "(rl.max_load_seconds); see what holds it up, then run the same command again"
+        ) from None
+
+
+async def _resume(
+    engine: Engine, trainer: TrainerProcess, run: Run, config: RlConfig, start: Weights, done: int
+) -> bool:
     """Bring trainer and engine to the last finished round; returns whether both are there.
 
     A checkpoint past it was trained but not yet loaded: the trainer goes on from it, and that round is not
@@ -189,7 +195,7 @@ async def _resume(engine: Engine, trainer: TrainerProcess, run: Run, start: Weig
     if latest and latest[0] > start.version:
         await trainer.load_checkpoint(latest[1])
     path = str(run.folder("weights", number)) if done else start.path
-    await engine.load(Weights(version=number, path=path))
+    await _load(engine, Weights(version=number, path=path), config)
     return latest is None or latest[0] <= number
 
 

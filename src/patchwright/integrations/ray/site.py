@@ -239,8 +239,8 @@ class _Opening:
                 return await crew(actors, depot)
         except TimeoutError:
             raise EngineError(
-                f"the Ray cluster has had no room for the trainer's ranks for {bound:g} s; add a machine, then "
-                "run the same command again"
+                f"the Ray cluster has had no room for the trainer's ranks for {bound:g} s; add a machine, "
+                "then run the same command again"
             ) from None
 
 
