@@ -55,11 +55,12 @@ function pageKeys(page, params, total) {
 }
 
 function show(main, title, controls, table, typed) {
-  const caret = typed && document.activeElement?.id === "search" ? document.activeElement.selectionStart : null;
+  const field = typed && document.activeElement?.id === "search" ? document.activeElement : null;
+  const [text, caret] = field ? [field.value, field.selectionStart] : ["", 0]; // more may have been typed since
   const row = h("div", { class: "row" }, h("h1", null, title), h("span", { class: "gap" }), controls);
   row.style.marginBottom = "10px";
   put(main, row, h("div", { class: "panel wide" }, table));
-  if (caret !== null) { const field = document.getElementById("search"); field.focus(); field.setSelectionRange(caret, caret); }
+  if (field) { const next = document.getElementById("search"); next.value = text; next.focus(); next.setSelectionRange(caret, caret); }
 }
 
 export async function attemptsPage(main, params, runs) {
