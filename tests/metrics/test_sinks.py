@@ -12,13 +12,13 @@ import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 
 from patchwright.config import load_config
 from patchwright.errors import ConfigError
-from patchwright.metrics import Metrics, publish
+from patchwright.metrics import Metrics, publish, sinks
 from patchwright.metrics.config import MetricsConfig, Sink
 from patchwright.metrics.sinks import observing
 
@@ -61,6 +61,27 @@ def test_tensorboard_files_hold_the_figures(tmp_path: Path):
         ("rl/tokens", 1, 7.0),
     ]
     assert said == []
+
+
+def test_a_sink_that_is_behind_is_told_no_more_and_ends(tmp_path: Path, monkeypatch):
+    free, done, said = Event(), list[str](), list[str]()
+
+    class Slow:
+        def write(self, line: object) -> None:
+            free.wait(60)
+            done.append("line")
+
+        def close(self) -> None:
+            done.append("closed")
+
+    monkeypatch.setattr(sinks, "_WAITING", 3)
+    monkeypatch.setattr(sinks, "_open", lambda *_: Slow())
+    with observing(MetricsConfig(sinks=("tensorboard",)), tmp_path / "r", said.append):
+        for step in range(10):
+            publish("rl", step, {"loss": 0.5})
+        free.set()
+    assert said == ["sink tensorboard is off, the run goes on: it is 3 lines behind"]
+    assert done in (["line", "closed"], ["closed"])  # whether its thread had begun
 
 
 def wandb_records(file: Path) -> Iterator[bytes]:

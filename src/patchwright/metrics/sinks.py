@@ -10,7 +10,7 @@ import importlib.util
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -132,7 +132,8 @@ class _Pump:
     def close(self) -> None:
         """Let it finish, for a while."""
         if not self._over:
-            self._lines.put(None)
+            with suppress(queue.Full):
+                self._lines.put(None, timeout=_PATIENCE)
         self._thread.join(_PATIENCE)
         if self._thread.is_alive() and not self._over:
             self._end(f"it did not finish within {_PATIENCE:.0f} s")
@@ -141,7 +142,7 @@ class _Pump:
         try:
             outlet = self._open()
             try:
-                while (line := self._lines.get()) is not None:
+                while (line := self._lines.get()) is not None and not self._over:
                     outlet.write(line)
             finally:
                 outlet.close()
@@ -152,4 +153,4 @@ class _Pump:
         if not self._over:
             self._over = True
             first = (why.splitlines() or [""])[0][:300]
-            self._say(f"sink {self._name} is off, the run goes on; figures stay in metrics.jsonl: {first}")
+            self._say(f"sink {self._name} is off, the run goes on: {first}")
