@@ -24,6 +24,13 @@ address = "{0}/containerd.sock"
 """
 
 
+def _below(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
 def _words(process: psutil.Process) -> list[str]:
     try:
         return process.cmdline()
@@ -142,7 +149,7 @@ class Engine:
 
     def inside(self) -> list[psutil.Process]:
         """Every process in a container, but for what Docker itself runs before a container's program."""
-        found = [one for shim in self.shims() for one in shim.children(recursive=True)]
+        found = [one for shim in self.shims() for one in _below(shim)]
         return [one for one in found if _words(one) not in ([], ["runc", "init"])]
 
     def mounts(self) -> list[str]:
