@@ -137,9 +137,12 @@ class Engine:
         One that it was starting when it crashed it removes from its own list when it is back, and leaves
         the shim it had made for it, empty or waiting in `runc init`, to whoever kills it by hand.
         """
-        configs = self.folder.glob("data/containers/*/config.v2.json")
-        running = [json.loads(file.read_text())["State"]["Running"] for file in configs]
-        return sum(running) == len(self.ask("/containers/json", all="1").json())
+        listed = self.ask("/containers/json", all="1").json()
+        return all(self._runs(one["Id"]) for one in listed if one["State"] in ("created", "running"))
+
+    def _runs(self, container: str) -> bool:
+        file = self.folder / "data" / "containers" / container / "config.v2.json"
+        return file.exists() and bool(json.loads(file.read_text())["State"]["Running"])
 
     def shims(self) -> list[psutil.Process]:
         """The processes that hold the containers, which outlive the daemon."""

@@ -58,18 +58,20 @@ class Life:
     failed: bool = False
     """It did not take the weights being loaded: until all have tried, nobody knows what it samples from."""
 
-    async def responds(self, bound: float) -> bool:
-        """Whether it answers a probe within `bound` seconds, or says that it is busy."""
+    async def fault(self, bound: float) -> str:
+        """Why it answers no probe, or nothing within `bound` seconds; empty when it does, or is only busy."""
         if self.lost.done():
-            return False
+            return "it was lost"
         try:
             async with asyncio.timeout(bound):
                 await self.engine.generate([0], _PROBE)
         except EngineBusy:
-            return True
-        except Exception:  # whatever an engine dies of
-            return False
-        return True
+            return ""
+        except TimeoutError:
+            return f"it answers no probe within {bound:g} s"
+        except Exception as error:  # whatever an engine dies of
+            return str(error) or type(error).__name__
+        return ""
 
 
 @dataclass(eq=False, slots=True)

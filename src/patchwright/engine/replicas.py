@@ -192,7 +192,7 @@ class Replicas:
         if life.failed and not request.told:
             request.busy.add(replica.name)
             return
-        if await life.responds(self._bounds.probe):  # then it is the request that failed, and would anywhere
+        if not await life.fault(self._bounds.probe):  # then it is the request that failed, and would anywhere
             raise error
         self._out(replica, life, str(error))
         request.lost += 1
@@ -334,10 +334,10 @@ class Replicas:
 
     async def _ask_after(self, replica: Replica, life: Life) -> None:
         answers = life.answers
-        if life.loading or await life.responds(self._bounds.probe):
+        if life.loading or not (fault := await life.fault(self._bounds.probe)):
             return
         if not life.loading and life.answers == answers:
-            self._out(replica, life, f"it answers no probe within {self._bounds.probe:g} s")
+            self._out(replica, life, fault)
 
 
 def _heard(task: asyncio.Future[Completion]) -> None:
