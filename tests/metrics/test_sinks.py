@@ -15,17 +15,13 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
+from tests.fleet.pool_processes import free_port
 
 from patchwright.config import load_config
 from patchwright.errors import ConfigError
 from patchwright.metrics import Metrics, publish, sinks
 from patchwright.metrics.config import MetricsConfig, Sink
 from patchwright.metrics.sinks import observing
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def observed(folder: Path, said: list[str], *sinks: Sink, port: int = 9464) -> None:

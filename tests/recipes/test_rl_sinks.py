@@ -4,8 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.fleet.pool_processes import free_port
 from tests.metrics.otlp_receiver import attributes, collector
-from tests.metrics.test_sinks import events, free_port
+from tests.metrics.test_sinks import events
 from tests.recipes.rl_parts import SETTINGS, toml, write_model, write_small_tasks
 
 from patchwright.metrics import Metrics

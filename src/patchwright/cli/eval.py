@@ -70,14 +70,8 @@ def evaluate(
     from patchwright.recipes.evaluation import EvalRequest, run_evaluation
     from patchwright.recipes.presets import load_settings
 
-    flags = {
-        "line.agent.use": agent,
-        "line.concurrency": concurrency,
-        "line.sampling.temperature": temperature,
-        "line.agent.temperature": temperature,
-    }
-    chosen = [f"{key}={value}" for key, value in flags.items() if value is not None]
-    settings = load_settings(preset, config, [*chosen, *(override or ())])
+    chosen = [*_overrides(agent, concurrency, temperature), *(override or ())]
+    settings = load_settings(preset, config, chosen)
     request = EvalRequest(
         tasks=tasks,
         model=policy(model, base_url, api_key_env),
@@ -95,6 +89,17 @@ def evaluate(
     else:
         _report(found, rows, request)
     raise typer.Exit(Exit.FAILED if found.void else Exit.DONE)
+
+
+def _overrides(agent: str | None, concurrency: int | None, temperature: float | None) -> list[str]:
+    """The options that stand for settings, where they are given."""
+    flags = {
+        "line.agent.use": agent,
+        "line.concurrency": concurrency,
+        "line.sampling.temperature": temperature,
+        "line.agent.temperature": temperature,
+    }
+    return [f"{key}={value}" for key, value in flags.items() if value is not None]
 
 
 def _report(found: Figures, rows: Sequence[Row], request: EvalRequest) -> None:
