@@ -29,10 +29,13 @@ def keep(rank, tensors, how):
 
 def trouble(count):
     fault, _, at = flags.get("--fault", "").partition("@")
-    once = os.path.join(flags["--dump"], "fault")
-    if fault and int(at) == count and not os.path.exists(once):
-        open(once, "w").close()
-        os._exit(9) if fault == "die" else time.sleep(1000)
+    if not fault or int(at) != count:
+        return
+    try:
+        open(os.path.join(flags["--dump"], "fault"), "x").close()  # one server's, and once
+    except FileExistsError:
+        return
+    os._exit(9) if fault == "die" else time.sleep(1000)
 
 
 class Worker:
