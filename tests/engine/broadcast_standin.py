@@ -119,7 +119,7 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or "{}")
         path = urllib.parse.urlsplit(self.path).path
         try:
-            self.answer(self.done(path, body))
+            self.answer(self.done(path, body), streamed=body.get("stream"))
         except BaseException as error:
             self.answer({"success": False, "message": repr(error)}, 500)
 
@@ -144,8 +144,9 @@ class Handler(BaseHTTPRequestHandler):
             sglang_receive(body)
         return {"success": True, "message": ""}
 
-    def answer(self, data, status=200):
+    def answer(self, data, status=200, streamed=False):
         text = json.dumps(data).encode()
+        text = b"data: " + text + b"\\n\\ndata: [DONE]\\n\\n" if streamed else text
         self.send_response(status)
         self.send_header("content-length", str(len(text)))
         self.end_headers()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 
 import pytest
 from aiohttp import web
@@ -93,7 +94,33 @@ class Server:
             "choices": [choice], "service_tier": None, "system_fingerprint": None, "usage": usage,
             "kv_transfer_params": None, "ec_transfer_params": None, "metrics": None,
         }  # fmt: skip
-        return web.json_response(answer)
+        return await self._in_parts(request, answer) if body.get("stream") else web.json_response(answer)
+
+    async def _in_parts(self, request: web.Request, answer: dict) -> web.StreamResponse:
+        """Server-sent events, a token each, as vLLM sends them; `halfway` is awaited after the first."""
+        response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
+        await response.prepare(request)
+        (choice,) = answer["choices"]
+        for at, token in enumerate(choice["token_ids"]):
+            last = at == len(choice["token_ids"]) - 1
+            logprobs = {name: values[at : at + 1] for name, values in choice["logprobs"].items()}
+            part = {
+                "index": 0, "text": "x", "logprobs": logprobs, "stop_reason": None, "token_ids": [token],
+                "finish_reason": choice["finish_reason"] if last else None,
+                "prompt_token_ids": None if at else choice["prompt_token_ids"],
+            }  # fmt: skip
+            await self._event(response, {**answer, "choices": [part], "usage": None})
+            if not at:
+                await self.halfway(response)
+        await self._event(response, {**answer, "choices": []})
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    async def _event(self, response: web.StreamResponse, data: dict) -> None:
+        await response.write(b"data: " + json.dumps(data).encode() + b"\n\n")
+
+    async def halfway(self, response: web.StreamResponse) -> None:
+        """Nothing happens."""
 
     async def generate(self, request: web.Request) -> web.Response:
         body = await self._asked(request)
@@ -166,11 +193,11 @@ async def serving(server: Server):
         await runner.cleanup()
 
 
-def talk(cls, test, server=None, **options):
+def talk(cls, test, server=None, *, updates=False, **options):
     async def main():
         made = server() if server else Server()
         async with serving(made) as url:
-            engine = await cls.connect(EngineConfig(url=options.pop("url", url), **options))
+            engine = await cls.connect(EngineConfig(url=options.pop("url", url), **options), updates=updates)
             try:
                 await test(engine, made)
             finally:

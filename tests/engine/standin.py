@@ -35,7 +35,7 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or "{}")
         path = urllib.parse.urlsplit(self.path).path
         if path == "/v1/completions":
-            self.answer(self.allowed() or complete(body))
+            self.answer(self.allowed() or complete(body), streamed=body.get("stream"))
         elif "VLLM_SERVER_DEV_MODE" not in os.environ:
             self.answer({"detail": "Not Found"}, 404)
         elif path == "/collective_rpc":
@@ -49,8 +49,9 @@ class Handler(BaseHTTPRequestHandler):
         key = "Bearer " + os.environ["VLLM_API_KEY"]
         return None if self.path == "/health" or self.headers.get("authorization") == key else {}
 
-    def answer(self, data, status=200):
+    def answer(self, data, status=200, streamed=False):
         text = json.dumps(data).encode()
+        text = b"data: " + text + b"\\n\\ndata: [DONE]\\n\\n" if streamed else text
         self.send_response(status)
         self.send_header("content-length", str(len(text)))
         self.end_headers()

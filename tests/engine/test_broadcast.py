@@ -133,7 +133,7 @@ def test_a_server_that_dies_in_the_middle_takes_nobody_with_it(configured, make_
             assert same(lived, tmp_path / "v1") and "is out, 1 of 2 are left" in said[0], said
             await trainer.step([ROW], loss="sft")
             await trainer.save_weights(tmp_path / "v2", 2)
-            async with asyncio.timeout(100):
+            async with asyncio.timeout(300):
                 while len(engine.engines) < 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
             (back,) = taken(dump, "folder")
@@ -146,14 +146,15 @@ def test_a_server_that_dies_in_the_middle_takes_nobody_with_it(configured, make_
 
 
 def test_a_server_that_stands_still_is_given_up_within_the_bound(configured, make_model, dump, tmp_path):
-    model, config = make_model(), configured("vllm", "--fault", "stall@3", load_seconds=6)
+    model, config = make_model(), configured("vllm", "--fault", "stall@3", load_seconds=20)
+    patient = config.model_copy(update={"load_seconds": 120})
 
     async def main():
         async with trained(model, tmp_path / "v1") as trainer:
             start = launcher(model, config, 0, updates=True)
             engine = await start()
-            with pytest.raises(EngineError, match="took no part in the broadcast for 3 s"):
-                async with asyncio.timeout(30):
+            with pytest.raises(EngineError, match="took no part in the broadcast for 10 s"):
+                async with asyncio.timeout(120):
                     await engine.load(Weights(version=1, path="/nowhere", source=source(trainer, config)))
             assert engine.version == 0
             assert (await trainer.step([ROW], loss="sft")).updates == 1
@@ -163,7 +164,7 @@ def test_a_server_that_stands_still_is_given_up_within_the_bound(configured, mak
             await engine.close()
             engine = await start()
             await trainer.save_weights(tmp_path / "v2", 2)
-            await engine.load(Weights(version=2, path="/nowhere", source=source(trainer, config)))
+            await engine.load(Weights(version=2, path="/nowhere", source=source(trainer, patient)))
             await engine.close()
             (received,) = taken(dump, "broadcast")
             assert same(received, tmp_path / "v2")

@@ -98,7 +98,7 @@ def test_a_vllm_that_does_not_say_whether_it_can_be_held_takes_no_weights(busy, 
             return web.Response(status=503, text="later")
 
     async def test(engine, server):
-        monkeypatch.setattr("patchwright.engine.http._HOLD", 0.2)
+        monkeypatch.setattr("patchwright.engine.http._HOLD", 30 if busy else 0.2)
         with pytest.raises(EngineError, match="later" if busy else "whether it can be held"):
             await engine.load(Weights(version=3, path=str(tmp_path)))
         assert "/collective_rpc" not in [path for path, _ in server.asked] and engine.version == 0

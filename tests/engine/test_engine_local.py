@@ -166,6 +166,8 @@ def test_new_weights_change_the_answer_and_nothing_old_is_reused(make_model: Cal
 
 
 def test_a_load_in_flight_is_recorded_token_by_token(make_model: Callable[..., Path]) -> None:
+    new = make_model(seed=1)
+
     async def use(engine: LocalEngine) -> tuple[Completion, Completion]:
         begun = asyncio.Event()
         sampling = Sampling(max_tokens=400, seed=1)
@@ -173,7 +175,7 @@ def test_a_load_in_flight_is_recorded_token_by_token(make_model: Callable[..., P
             engine.generate(prompt(20), sampling, on_tokens=lambda ids: begun.set())
         )
         await begun.wait()
-        await engine.load(Weights(version=1, path=str(make_model(seed=1))))
+        await engine.load(Weights(version=1, path=str(new)))
         done = await running
         again = await engine.generate([*prompt(20), *done.token_ids[:50]], Sampling(max_tokens=1))
         return done, again

@@ -98,7 +98,7 @@ def test_the_child_ends_with_its_parent(make_model: Callable[..., Path]) -> None
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     parent = subprocess.run(
-        [sys.executable, "-c", code, str(make_model())], stdout=subprocess.PIPE, text=True, timeout=60
+        [sys.executable, "-c", code, str(make_model())], stdout=subprocess.PIPE, text=True, timeout=300
     )
     assert parent.returncode == -signal.SIGKILL
     assert gone(int(parent.stdout))

@@ -40,7 +40,7 @@ def test_a_killed_process_loses_nothing_and_returns_with_the_weights(make_model)
             os.kill(victim.pid, signal.SIGKILL)
             done = await asyncio.gather(*asked)
             assert {answer.token_ids for answer in done} == {right.token_ids}
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(300):
                 while len(replicas.engines) < 2 or victim in replicas.engines:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
             for engine in replicas.engines:
@@ -70,3 +70,21 @@ def test_replicas_draw_apart_and_each_is_compared_with_the_trainer(make_model):
                 await check_parity(engine, trainer, 1e-3)
 
     asyncio.run(main())
+
+
+def test_one_that_is_alone_returns_too_where_nobody_trains(make_model):
+    said: list[str] = []
+
+    async def main():
+        async with open_engine(make_model(), EngineConfig(), updates=False, say=said.append) as engine:
+            greedy = Sampling(max_tokens=5, temperature=0.0)
+            right = await engine.generate(PROMPT, greedy)
+            assert isinstance(engine, Replicas)
+            (victim,) = engine.engines
+            assert isinstance(victim, ProcessEngine)
+            os.kill(victim.pid, signal.SIGKILL)
+            again = await engine.generate(PROMPT, greedy)
+            assert again.token_ids == right.token_ids
+
+    asyncio.run(main())
+    assert "replica 0 is out, 0 of 1 are left" in said[0] and said[-1] == "replica 0 is back"

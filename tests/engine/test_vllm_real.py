@@ -83,6 +83,7 @@ class Fleet:
         engine = self._runner.run(self._opened.__aenter__())
         assert isinstance(engine, Replicas)
         self.engine = engine
+        self.said.clear()  # that they start
 
     def run(self, work: Callable[[Replicas], Awaitable[None]]) -> None:
         async def main() -> None:
@@ -161,13 +162,21 @@ async def _samples(engine: Replicas) -> list[tuple[int, ...]]:
 
 def test_what_is_under_way_goes_on_under_new_weights(fleet, models):
     async def test(engine: Replicas) -> None:
-        long, before = Sampling(max_tokens=200, seed=1), engine.version
-        asked = [asyncio.create_task(engine.generate([k, 5, 6], long)) for k in range(4)]
-        await asyncio.sleep(0.5)
-        await engine.load(Weights(version=2, path=str(models[0])))
+        long, before = Sampling(max_tokens=600, seed=1), engine.version
+        begun = [asyncio.Event() for _ in range(4)]
+        asked = [
+            asyncio.create_task(engine.generate([k, 5, 6], long, on_tokens=lambda ids, one=one: one.set()))
+            for k, one in enumerate(begun)
+        ]
+        await asyncio.gather(*(one.wait() for one in begun))
+        await engine.load(Weights(version=before + 1, path=str(models[0])))
         done = await asyncio.gather(*asked)
-        assert all(one.token_ids and one.version == before for one in done)
-        assert (await engine.generate([5], GREEDY)).version == 2
+        across = [one for one in done if one.versions]
+        assert across, "all had ended before the update"
+        for one in across:
+            assert set(one.versions) == {before, before + 1} and one.version == before + 1
+            assert list(one.versions) == sorted(one.versions) and len(one.versions) == len(one.token_ids)
+        assert (await engine.generate([5], GREEDY)).version == before + 1
 
     fleet.run(test)
 

@@ -9,22 +9,21 @@ from __future__ import annotations
 import abc
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
-from typing import Any, Self
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Self
 
 import aiohttp
 
 from patchwright.engine.base import OnTokens
 from patchwright.engine.config import EngineConfig
+from patchwright.engine.reply import Json, Part, Reply, parsed
 from patchwright.errors import ConfigError, EngineBusy, EngineError
 from patchwright.types import Completion, Finish, Invitation, Sampling, Source, Weights
 
 __all__ = ["HttpEngine", "Missing"]
 
-Json = dict[str, Any]
 _BUSY = (429, 503)
-_FINISH = {"stop": Finish.STOP, "length": Finish.LENGTH}
 _NEUTRAL = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 _LEAST = 1e-6
 """The least top-p: neither server takes 0."""
@@ -33,6 +32,8 @@ _PROBE = 8
 _SURE = 1e-3
 _HOLD = 60.0
 """Seconds a server may take to stop between two steps, and to go on: it waits for one step at most."""
+_IDLE = 4.0
+"""Seconds a connection is kept unused: both servers close theirs after 5."""
 _DETAIL = 300
 """Characters of a server's complaint that are passed on."""
 
@@ -42,9 +43,10 @@ class Missing(EngineError):
 
 
 class HttpEngine(abc.ABC):
-    """An engine behind an address. Made by `connect`. Tokens are told when the completion is whole.
+    """An engine behind an address. Made by `connect`.
 
-    A completion that was under way while weights were replaced counts as one of the older version.
+    Tokens that come while weights are replaced count as of the older version, never of a newer one than
+    sampled them: of a reply that is streamed the next few at most, of any other all.
     """
 
     name = ""
@@ -90,7 +92,7 @@ class HttpEngine(abc.ABC):
         key = key or config.key()
         headers = ({"authorization": f"Bearer {key}"} if key else {}) | config.headers()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
-        connector = aiohttp.TCPConnector(limit=0)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE)
         client = aiohttp.ClientSession(timeout=timeout, connector=connector, headers=headers)
         engine = cls(config, client, url.rstrip("/").removesuffix("/v1"))
         engine._then, engine._updates = then, updates
@@ -118,28 +120,37 @@ class HttpEngine(abc.ABC):
         self, prompt_ids: Sequence[int], sampling: Sampling, *, on_tokens: OnTokens | None = None
     ) -> Completion:
         """See `Engine.generate`. A caller that goes away hangs up, which aborts the request there."""
-        version, room = self._version, min(sampling.max_tokens, self._max_context - len(prompt_ids))
+        room = min(sampling.max_tokens, self._max_context - len(prompt_ids))
+        reply = Reply(self._version)
         if room <= 0:
-            return Completion(token_ids=(), logprobs=(), finish=Finish.LENGTH, version=version)
-        answer = await self._ask("POST", *self._request(list(prompt_ids), sampling, room))
+            return Completion(token_ids=(), logprobs=(), finish=Finish.LENGTH, version=reply.version)
+        request = self._request(list(prompt_ids), sampling, room)
+        streamed = on_tokens is not None or self._updates
+        async with aclosing(self._answers(*request, streamed=streamed)) as answers:
+            async for answer in answers:
+                new = self._add(reply, answer)
+                if on_tokens is not None and new:
+                    on_tokens(new)
+        if not reply.finish:
+            raise EngineError(f"{self.name} ended a reply without saying why")
+        return reply.whole()
+
+    def _add(self, reply: Reply, answer: Json) -> list[int]:
+        """The ids that came."""
+        before = len(reply.ids)
         try:
-            ids, told, finish, cached = self._take(answer)
-            logprobs = tuple(float(value) for value in told)  # not a number comes as null
+            reply.add(self._take(answer), self._version)
         except (LookupError, TypeError, ValueError):
             raise EngineError(
                 f"{self.name} answered without token ids or log-probs; is it too old?"
             ) from None
-        if len(ids) != len(logprobs):
-            raise EngineError(f"{self.name} gave {len(ids)} tokens and {len(logprobs)} log-probs")
-        if on_tokens is not None and ids:
-            on_tokens(ids)
-        return Completion(
-            token_ids=tuple(ids),
-            logprobs=logprobs,
-            finish=_FINISH.get(finish, Finish.ABORT),
-            version=version,
-            cached=cached,
-        )
+        if len(reply.ids) != len(reply.logprobs):
+            raise EngineError(f"{self.name} gave {len(reply.ids)} tokens and {len(reply.logprobs)} log-probs")
+        return reply.ids[before:]
+
+    async def _answers(self, path: str, body: Json, *, streamed: bool) -> AsyncGenerator[Json]:
+        """A completion, in parts where the server can and it is `streamed`."""
+        yield await self._ask("POST", path, body)
 
     async def load(self, weights: Weights) -> None:
         """See `Engine.load`. The server must see the folder under the same path; a source needs none.
@@ -149,9 +160,9 @@ class HttpEngine(abc.ABC):
         if weights.source is None:
             async with self._held():
                 await self._load(os.path.abspath(weights.path), weights.version)  # noqa: PTH100
+                self._version = weights.version
         else:
             await self._take_part(weights.source, weights.version)
-        self._version = weights.version
 
     async def _take_part(self, source: Source, version: int) -> None:
         """Have the weights broadcast. What is under way stays frozen when that fails: the model may then be
@@ -172,6 +183,7 @@ class HttpEngine(abc.ABC):
             source.leave()
             raise
         await source.send(self._workers, receive)
+        self._version = version
         if held:
             await self._order(self.go_on)
 
@@ -201,8 +213,8 @@ class HttpEngine(abc.ABC):
         }
 
     @abc.abstractmethod
-    def _take(self, answer: Json) -> tuple[list[int], list[float], str, int]:
-        """Ids, log-probs, how it ended, and cached prompt tokens."""
+    def _take(self, answer: Json) -> Part:
+        """What an answer, or a part of one, brings."""
 
     @abc.abstractmethod
     async def _load(self, folder: str, version: int) -> None:
@@ -251,16 +263,19 @@ class HttpEngine(abc.ABC):
         return True
 
     async def _order(self, order: tuple[str, Json]) -> None:
-        path, body = order
+        await self._soon("POST", *order)
+
+    async def _soon(self, method: str, path: str, body: Json | None = None) -> Json:
+        """One call that a server answers whatever it samples."""
         try:
             async with asyncio.timeout(_HOLD):
-                await self._ask("POST", path, body)
+                return await self._ask(method, path, body)
         except TimeoutError:
             raise EngineError(f"{self.name} did not answer {path} within {_HOLD:g} s") from None
 
     async def _look(self) -> None:
         """Learn the model's name and its context, and whether it can be broadcast to, if it is to be."""
-        models = (await self._ask("GET", "/v1/models")).get("data")
+        models = (await self._soon("GET", "/v1/models")).get("data")
         if not isinstance(models, list) or not models or not isinstance(models[0], dict):
             raise EngineError("the server names no model")
         self._model = self._model or str(models[0].get("id"))
@@ -297,24 +312,27 @@ class HttpEngine(abc.ABC):
 
     async def _ask(self, method: str, path: str, body: Json | None = None) -> Json:
         """One call. Raises EngineBusy or EngineError."""
+        async with self._asked(method, path, body) as response:
+            return parsed(await response.read())
+
+    @asynccontextmanager
+    async def _asked(
+        self, method: str, path: str, body: Json | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """One call that the server takes. Raises EngineBusy or EngineError."""
         if self._client.closed:
             raise EngineError(f"the engine is closed: {self.name} is asked no more")
         try:
             async with self._client.request(method, self._base + path, json=body) as response:
-                text = await response.text(errors="replace")
-                if response.status in _BUSY:
-                    raise EngineBusy(f"{self.name} is busy: {text[:_DETAIL]}")
                 if response.status != 200:
-                    kind = Missing if response.status == 404 else EngineError
-                    raise kind(f"{self.name} refused {path} ({response.status}): {text[:_DETAIL]}")
-                return await _object(response)
+                    raise await self._refused(path, response)
+                yield response
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise EngineError(f"{self.name} cannot be reached: {error}") from error
 
-
-async def _object(response: aiohttp.ClientResponse) -> Json:
-    try:
-        data = await response.json(content_type=None)
-    except ValueError:
-        data = None
-    return data if isinstance(data, dict) else {}
+    async def _refused(self, path: str, response: aiohttp.ClientResponse) -> EngineError:
+        text = (await response.text(errors="replace"))[:_DETAIL]
+        if response.status in _BUSY:
+            return EngineBusy(f"{self.name} is busy: {text}")
+        kind = Missing if response.status == 404 else EngineError
+        return kind(f"{self.name} refused {path} ({response.status}): {text}")

@@ -12,8 +12,8 @@ import secrets
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -149,17 +149,18 @@ def launcher(model: Path, config: EngineConfig, number: int, *, updates: bool) -
     engine, order = _KINDS[config.use]
 
     async def start() -> Engine:
-        place = Place(number=number, port=_free_port(), key=secrets.token_urlsafe(24), updates=updates)
-        log = Path(config.logs) / f"{config.use}-{number}.log"
-        server = Server(engine.name, order(model, config, place), log)
-        url = f"http://127.0.0.1:{place.port}"
-        try:
-            await server.ready(f"{url}/health", config.start_seconds)
-            here = config.model_copy(update={"url": url, "served_name": "policy", "header_env": {}})
-            return await engine.connect(here, key=place.key, then=server.stop)
-        except BaseException:
-            await server.stop()
-            raise
+        with _reserved() as port:
+            place = Place(number=number, port=port, key=secrets.token_urlsafe(24), updates=updates)
+            log = Path(config.logs) / f"{config.use}-{number}.log"
+            server = Server(engine.name, order(model, config, place), log)
+            url = f"http://127.0.0.1:{port}"
+            try:
+                await server.ready(f"{url}/health", config.start_seconds)
+                here = config.model_copy(update={"url": url, "served_name": "policy", "header_env": {}})
+                return await engine.connect(here, key=place.key, then=server.stop, updates=updates)
+            except BaseException:
+                await server.stop()
+                raise
 
     return start
 
@@ -212,10 +213,14 @@ def _environment(order: Order) -> dict[str, str]:
     return own | {"PATH": f"{tools}{os.pathsep}{own.get('PATH', '')}"} | dict(order.environment)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@contextmanager
+def _reserved() -> Iterator[int]:
+    """A free port that nobody else is given meanwhile: it stays bound, and whoever reuses addresses, as
+    servers do, can listen there all the same."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield int(holder.getsockname()[1])
 
 
 async def _answers(client: aiohttp.ClientSession, url: str) -> bool:

@@ -23,8 +23,11 @@ from patchwright.types import Sampling, Weights
 
 __all__ = ["ProcessEngine"]
 
-_PATIENCE = 2
-"""Seconds the child may take to read an order, or to end; that thread of it does nothing else."""
+_READING = 60
+"""Seconds the child may take to read an order. That thread of it does nothing else, but many long prompts
+are more than the socket holds, and a machine that is overloaded may leave it no time for many seconds."""
+_ENDING = 2
+"""Seconds the child may take to end when told to."""
 
 
 class ProcessEngine(Frontend):
@@ -57,7 +60,7 @@ class _Process:
         self._closing = False
         self._sending = threading.Lock()
         self._link, theirs = socket.socketpair()
-        self._link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _PATIENCE, 0))
+        self._link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _READING, 0))
         with theirs:
             command = [sys.executable, "-P", "-m", "patchwright.engine.child", str(theirs.fileno())]
             self._child = subprocess.Popen(
@@ -111,7 +114,7 @@ class _Process:
 
     def _stop(self) -> None:
         try:
-            self._child.wait(_PATIENCE)
+            self._child.wait(_ENDING)
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.wait()

@@ -11,7 +11,8 @@ import contextlib
 import math
 from collections.abc import Sequence
 
-from patchwright.engine.http import HttpEngine, Json
+from patchwright.engine.http import HttpEngine
+from patchwright.engine.reply import Json, Part
 from patchwright.errors import ConfigError, EngineError
 from patchwright.types import Invitation, Sampling
 
@@ -41,7 +42,7 @@ class SglangEngine(HttpEngine):
             params["sampling_seed"] = sampling.seed
         return "/generate", {"input_ids": prompt, "sampling_params": params, "return_logprob": True}
 
-    def _take(self, answer: Json) -> tuple[list[int], list[float], str, int]:
+    def _take(self, answer: Json) -> Part:
         meta = answer["meta_info"]
         tokens = meta["output_token_logprobs"]
         ids, logprobs = [token[1] for token in tokens], [token[0] for token in tokens]
@@ -53,7 +54,7 @@ class SglangEngine(HttpEngine):
         await super()._look()
         longest = self._max_context
         with contextlib.suppress(EngineError):  # before 0.5 it had another name
-            longest = (await self._ask("GET", "/server_info")).get("max_req_input_len") or longest
+            longest = (await self._soon("GET", "/server_info")).get("max_req_input_len") or longest
         self._max_context = min(self._max_context, int(longest))
 
     async def _load(self, folder: str, version: int) -> None:
@@ -61,7 +62,7 @@ class SglangEngine(HttpEngine):
         await self._agree("/update_weights_from_disk", order)
 
     async def _count(self) -> int:
-        told = await self._ask("GET", "/server_info")
+        told = await self._soon("GET", "/server_info")
         if told.get("pp_size", 1) != 1 or told.get("dp_size", 1) != 1:
             raise ConfigError(
                 '`line.engine.transfer` is "broadcast", and this SGLang has pipeline or data parallelism: '

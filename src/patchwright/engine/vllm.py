@@ -8,10 +8,12 @@ build of 0.32 passes `patchwright check engine`.
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator
 from dataclasses import asdict
 from pathlib import Path
 
-from patchwright.engine.http import HttpEngine, Json, Missing
+from patchwright.engine.http import HttpEngine, Missing
+from patchwright.engine.reply import Json, Part, events
 from patchwright.errors import ConfigError, EngineError
 from patchwright.types import Invitation, Sampling
 
@@ -45,10 +47,25 @@ class VllmEngine(HttpEngine):
             body["seed"] = sampling.seed
         return "/v1/completions", body
 
-    def _take(self, answer: Json) -> tuple[list[int], list[float], str, int]:
-        choice = answer["choices"][0]
+    async def _answers(self, path: str, body: Json, *, streamed: bool) -> AsyncGenerator[Json]:
+        """See `HttpEngine`. Its parts are a token or a few."""
+        if not streamed:
+            yield await self._ask("POST", path, body)
+            return
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+        async with self._asked("POST", path, body) as response:
+            async for data in events(response):
+                if "error" in data:
+                    raise EngineError(f"vLLM gave a reply up: {data['error']}")
+                yield data
+
+    def _take(self, answer: Json) -> Part:
         cached = ((answer.get("usage") or {}).get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        return choice["token_ids"], choice["logprobs"]["token_logprobs"], choice["finish_reason"], cached
+        if not answer["choices"]:  # the last part of a stream, which only counts
+            return [], [], "", cached
+        choice = answer["choices"][0]
+        told = (choice["logprobs"] or {"token_logprobs": []})["token_logprobs"]
+        return choice["token_ids"], told, choice["finish_reason"] or "", cached
 
     async def _look(self) -> None:
         """See `HttpEngine`. vLLM tells raw log-probs, before even the temperature, unless asked not to."""
@@ -76,7 +93,7 @@ class VllmEngine(HttpEngine):
     async def _count(self) -> int:
         """See `HttpEngine`; a launched server has the extension (`launch.vllm_order`)."""
         try:
-            answer = await self._ask("POST", "/collective_rpc", {"method": "patchwright_ready"})
+            answer = await self._soon("POST", "/collective_rpc", {"method": "patchwright_ready"})
         except EngineError as error:
             raise ConfigError(
                 '`line.engine.transfer` is "broadcast", for which this vLLM is to be started with '

@@ -49,10 +49,13 @@ async def _engine(
     model: Path, config: EngineConfig, updates: bool, say: Callable[[str], None] | None
 ) -> Engine:
     found = starts(model, config, updates=updates)
-    if len(found) == 1 and (config.use == "local" or config.urls):
-        return await found[0]()
+    if len(found) == 1 and (config.urls or (config.use == "local" and updates)):
+        return await found[0]()  # one that trains is not begun anew: the run is, from its last step
     if not config.urls and config.use in _SERVERS:
         await asyncio.to_thread(require_python, config)
+        if say is not None:
+            kind = _SERVERS[config.use].name
+            say(f"starting {kind} ({config.replicas}), which may take minutes; its logs are in {config.logs}")
     bounds = Bounds(start=config.start_seconds, load=config.load_seconds)
     return await Replicas.open(found, bounds=bounds, say=say)
 
