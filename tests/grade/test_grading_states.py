@@ -210,7 +210,7 @@ def test_verdicts_are_kept_on_disk_and_void_is_not(tmp_path):
 
 def test_what_decides_a_verdict_is_in_the_key_and_nothing_else():
     assert fingerprint(TASK) == fingerprint(
-        replace(TASK, prompt="x", solution="", trust="valid", meta={"a": 1})
+        replace(TASK, prompt="x", solution="", trust="valid", hidden=("x",), meta={"a": 1})
     )
     others = [
         replace(TASK, files={}),

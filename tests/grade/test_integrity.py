@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 from tests.boxes import in_boxes
-from tests.grade.attack_cases import ATTACKS
+from tests.grade.attack_cases import ATTACKS, DIGGERS
 from tests.grade.attack_task import BAD, FIX, GOOD, OFFICIAL, STRICT, change
 from tests.grade.realdata import cases
 
+from patchwright.errors import GradeError
 from patchwright.grade.diff import parse
 from patchwright.grade.integrity import forgeries, screened
 from patchwright.grade.patch import take_patch
@@ -16,7 +17,7 @@ from patchwright.grade.run import open_box
 from patchwright.grade.settings import test_settings as settings_of
 from patchwright.grade.tests import Grader
 from patchwright.tasks.history import _version, without_history
-from patchwright.types import Limits, Task, Tests
+from patchwright.types import GradeState, Limits, Task, Tests
 
 SECRET = "FUTURE-FIX"
 FUTURE = f"""
@@ -46,16 +47,19 @@ echo built > ignored.o && echo '*.o' >> .git/info/exclude
 echo tracked > kept.o && git add -f kept.o && git commit -qm kept
 """
 SEARCH = f"""
-import pathlib, subprocess, sys, zlib
+import os, pathlib, subprocess, sys, zlib
 git = ["git", "-c", "safe.directory=*"]
 def said(*words):
     return subprocess.run([*git, *words], capture_output=True).stdout
 objects = said("cat-file", "--batch-all-objects", "--batch-check=%(objectname)").split()
 for name in objects:
     assert b"{SECRET}" not in said("cat-file", "-p", name.decode()), name
-roots = [pathlib.Path(root) for root in ("/testbed", "/tmp", pathlib.Path.home())]
-for path in (path for root in roots for path in root.rglob("*")):
-    if str(path).startswith(sys.prefix) or not path.is_file():  # a Python that lies in /tmp
+def files(root):
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if os.path.join(folder, name) != sys.prefix]  # may lie in /tmp
+        yield from (pathlib.Path(folder, name) for name in names)
+for path in (path for root in ("/testbed", "/tmp", pathlib.Path.home()) for path in files(root)):
+    if not path.is_file():
         continue
     if path.name == "search.py" or "remote.git" in str(path) or "/source/" in str(path):
         continue
@@ -209,13 +213,42 @@ def test_commits_an_agent_makes_in_an_image_hide_nothing():
     assert "+2" in patch and len(log.splitlines()) == 2
 
 
-def test_a_patch_that_reads_commits_to_come_is_resolved_officially_and_flagged():
-    later = "git -c user.name=a -c user.email=a@b commit -qam later && git checkout -q main"
-    setup = (f"git checkout -qb later && sed -i 's/+ 2/* 2/' mod.py && {later}",)
-    attack = ATTACKS["reads commits to come"].patch
-    grade = in_boxes(lambda backend: Grader(backend)(replace(OFFICIAL, setup=setup), attack))
-    assert grade.resolved and all(found.startswith("digs: mod.py") for found in grade.findings), grade
-    assert len(grade.findings) == 2
+LATER = (
+    "git checkout -qb later && sed -i 's/+ 2/* 2/' mod.py && "
+    "git -c user.name=a -c user.email=a@b commit -qam later && git checkout -q main",
+)
+
+
+@pytest.mark.parametrize("name", DIGGERS)
+def test_a_patch_that_reads_commits_to_come_is_resolved_officially_and_flagged(name):
+    attack = ATTACKS[name].patch
+    grade = in_boxes(lambda backend: Grader(backend)(replace(OFFICIAL, setup=LATER), attack))
+    assert grade.resolved and grade.findings, grade
+    assert all(found.startswith("digs: mod.py") for found in grade.findings), grade
+
+
+@pytest.mark.parametrize("name", DIGGERS)
+def test_by_our_own_rules_a_patch_finds_no_commit_to_come(name):
+    task = replace(STRICT, setup=LATER)
+    grade, honest = in_boxes(lambda backend: _both(Grader(backend), task, ATTACKS[name].patch))
+    assert not grade.resolved and grade.findings, grade
+    assert honest.resolved and honest.findings == (), honest
+
+
+async def _both(grader, task, attack):
+    return await grader(task, attack), await grader(task, FIX)
+
+
+def test_a_past_that_cannot_be_taken_away_is_void():
+    task = replace(STRICT, setup=("echo no index > .git/index",))
+    with pytest.raises(GradeError, match="history cannot be taken away") as caught:
+        in_boxes(lambda backend: Grader(backend)(task, FIX))
+    assert caught.value.state is GradeState.ENV_BROKEN
+
+
+def test_what_has_no_repository_is_graded_all_the_same():
+    task = replace(STRICT, setup=("rm -rf .git",))
+    assert in_boxes(lambda backend: Grader(backend)(task, FIX)).resolved
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,9 @@ from patchwright.recipes.presets import load_settings, names
 from patchwright.recipes.progress import View
 from patchwright.sandbox.namespace import NamespaceBackend
 from patchwright.tasks.files import dump_tasks, load_tasks
+from patchwright.tasks.hunks import variants
 from patchwright.tasks.mining.mine import Settings
-from patchwright.types import Outcome
+from patchwright.types import GradeState, Outcome
 
 pytestmark = pytest.mark.e2e
 PRESETS = {name: load_settings(name, None, []).line for name in names()}
@@ -54,16 +55,20 @@ def graded(task, *patches):
     return asyncio.run(run())
 
 
+def wrong(task):
+    """The solution without a piece of it, or with a word turned; nothing where neither can be done."""
+    return [variant.patch for variant in variants(task.solution)[-1:]]
+
+
 def test_gold_is_resolved_and_nothing_and_a_wrong_patch_are_not(mined):
-    tasks = [task for found in mined.values() for task in found]
-    assert len(tasks) >= 3 and all(mined.values())
-    for task in tasks:
-        file = task.solution.split("\n")[0].rpartition(" b/")[2]
-        wrong = (
-            f"diff --git a/{file}.txt b/{file}.txt\nnew file mode 100644\n--- /dev/null\n+++ b/{file}.txt\n"
-        )
-        gold, empty, other = graded(task, task.solution, "", f"{wrong}@@ -0,0 +1 @@\n+no fix\n")
-        assert (gold.resolved, empty.resolved, other.resolved) == (True, False, False), task.id
+    tried = []
+    for library, tasks in mined.items():
+        for task in tasks:
+            gold, empty, *others = graded(task, task.solution, "", *wrong(task))
+            verdicts = (gold.resolved, empty.resolved, *(other.resolved for other in others))
+            assert verdicts == (True, *(False for _ in verdicts[1:])), task.id
+            tried += [library for _ in others]
+    assert len(tried) >= 3 and set(tried) == set(mined)
 
 
 @pytest.mark.parametrize("name", INSIDE)
@@ -100,12 +105,16 @@ def test_a_preset_evaluates_one(mined, preset, tmp_path, monkeypatch):
 
 
 def test_a_broken_environment_is_void(mined):
+    for tasks in mined.values():
+        (found,) = graded(replace(tasks[0], setup=("python3 -c 'import no_such'",)), tasks[0].solution)
+        assert isinstance(found, GradeError) and found.state is GradeState.ENV_BROKEN, found
+
+
+def test_a_runner_that_is_not_there_is_void(mined):
     task = mined["isodate"][0]
-    broken = replace(
-        task, tests=replace(task.tests, command=task.tests.command.replace("-m pytest", "-m no_pytest"))
-    )
-    (found,) = graded(broken, task.solution)
-    assert isinstance(found, GradeError)
+    tests = replace(task.tests, command=task.tests.command.replace("-m pytest", "-m no_pytest"))
+    (found,) = graded(replace(task, tests=tests), task.solution)
+    assert isinstance(found, GradeError) and found.state is GradeState.NO_TESTS_PARSED, found
 
 
 def test_a_task_tells_no_line_of_its_fix_and_does_not_ship_the_new_tests(mined):

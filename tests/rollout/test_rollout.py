@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,13 @@ from patchwright.engine.process import ProcessEngine
 from patchwright.engine.scripted import ScriptedEngine
 from patchwright.errors import EngineError, SandboxError
 from patchwright.gateway.server import Gateway
-from patchwright.grade.tests import Grader
+from patchwright.grade.tests import Grader, open_box
 from patchwright.render import CHATML, Renderer
 from patchwright.rollout.driver import collect, group_jobs, run_jobs
 from patchwright.rollout.rollout import Job, Line, attempt
 from patchwright.sandbox.base import BoxSpec, Sandbox, SandboxBackend
 from patchwright.sandbox.namespace import NamespaceBackend
+from patchwright.tasks.hidden import remove_hidden
 from patchwright.train.config import ModelConfig
 from patchwright.train.tokenizer import save_tokenizer, train_tokenizer
 from patchwright.train.worker import create_model
@@ -50,16 +52,20 @@ def scripted(renderer: Renderer, replies: Sequence[str]) -> Engine:
 
 
 def make(
-    renderer: Renderer, engine: Engine, backend: object | None = None, agent: Agent | None = None
+    renderer: Renderer,
+    engine: Engine,
+    backend: object | None = None,
+    agent: Agent | None = None,
+    task: Task = TASK,
 ) -> Trajectory:
-    """One attempt at TASK with an engine."""
+    """One attempt at a task with an engine."""
 
     async def main(boxes: SandboxBackend) -> Trajectory:
         worker = agent or BashAgent(AGENT)
         try:
             async with Gateway(engine, renderer) as gateway:
                 line = Line(backend=backend or boxes, agent=worker, model=gateway, grade=Grader(boxes))
-                return await attempt(line, Job(id="a", task=TASK, group="g"))
+                return await attempt(line, Job(id="a", task=task, group="g"))
         finally:
             await worker.close()
 
@@ -73,6 +79,42 @@ def test_a_script_that_fixes_the_bug_is_resolved_and_recorded_to_the_token(rende
     assert [turn.parent for turn in done.turns] == [None, 0, 1]
     assert renderer.decode(done.turns[1].completion_ids) == say(SED)
     assert "return x * 2" in done.patch
+
+
+HIDING = replace(
+    TASK,
+    setup=("mkdir /tmp/hidden && mv test_mod.py /tmp/hidden/",),
+    hidden=("/tmp/hidden",),
+    tests=replace(TASK.tests, command=f"cp /tmp/hidden/test_mod.py . && {TASK.tests.command}", files={}),
+)
+"""The tests lie in the box, as R2E-Gym's do, and not in the repository."""
+LOOK = "ls -d /tmp/hidden; find . -name 'test_*'; git log -p --all | grep -c test_three"
+
+
+def test_hidden_tests_are_in_the_graders_box_and_not_in_the_agents(renderer: Renderer):
+    done = make(renderer, scripted(renderer, [say(LOOK), say(SED), say(SUBMIT)]), task=HIDING)
+    assert done.outcome is Outcome.RESOLVED, done
+    seen = done.steps[0].exec.output
+    assert "cannot access '/tmp/hidden'" in seen and "test_mod" not in seen and seen.split()[-1] == "0"
+
+
+def test_a_fork_of_the_agents_box_has_no_hidden_tests_either():
+    async def main(boxes: SandboxBackend) -> list[str]:
+        box = await open_box(boxes, HIDING)
+        said = [(await box.exec("ls /tmp")).output]
+        await remove_hidden(box, HIDING)
+        fork = await box.fork()
+        said += [(await one.exec("ls /tmp")).output for one in (box, fork)]
+        await asyncio.gather(box.close(), fork.close())
+        return said
+
+    assert ["hidden" in names for names in in_boxes(main)] == [True, False, False]
+
+
+def test_hidden_tests_that_cannot_be_taken_away_void_the_attempt(renderer: Renderer):
+    done = make(renderer, scripted(renderer, [say(SUBMIT)]), task=replace(TASK, hidden=(".",)))
+    assert done.outcome is Outcome.VOID and done.failure is not None and done.failure.stage == "open"
+    assert "double: its hidden tests cannot be taken out of the agent's box" in done.failure.message
 
 
 def test_an_agent_that_does_nothing_is_unresolved(renderer: Renderer):

@@ -22,7 +22,11 @@ from patchwright.tasks.environment.clones import at_commit, find_clone
 from patchwright.tasks.environment.pythons import find, this_version
 from patchwright.tasks.environment.recipe import Recipe, read_recipe, recipe_of
 from patchwright.tasks.environment.wheels import build_requires
+from patchwright.tasks.files import dump_tasks
+from patchwright.tasks.repository import repository_archive
 from patchwright.tasks.specs.spec import Spec
+from patchwright.tasks.specs.table import spec_of
+from patchwright.types import Task, Tests
 
 PIP = ("pytest==8.3.5", "docopt==0.6.2")  # the second is on the index as source only
 
@@ -62,6 +66,68 @@ def test_a_spec_gives_a_recipe():
         recipe_of(Spec(repo="a/b", language="go"))
 
 
+def packed(**files):
+    tests = Tests(command="", fail_to_pass=())
+    named = {name.replace("__", "/") + ".txt": text for name, text in files.items()}
+    return repository_archive(Task(id="a", prompt="", tests=tests, files=named))
+
+
+OWN = Spec(
+    repo="a/b", packages="requirements.txt", requirements=("dev.txt", "requirements/dev.txt"), pip=("x==2",)
+)
+
+
+def test_a_repositorys_own_requirements_are_read_out_of_it():
+    archive = packed(
+        requirements__dev="# tools\n-r tests.txt\n-r ../more.txt\n-e .\n.[test]\nX>=1  # later\n",
+        requirements__tests='pytest==8.0 \\\n  ; python_version > "3"\n-r dev.txt\n',
+        more="attrs\npytest==8.0 ; python_version > '3'\nattrs\n",
+    )
+    assert recipe_of(OWN, archive).pip == (
+        'pytest==8.0    ; python_version > "3"',
+        "attrs",
+        "pytest==8.0 ; python_version > '3'",
+        "x==2",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("--index-url https://x\n", "dev.txt of a/b: `--index-url https://x` is no plain requirement"),
+        ("c @ https://x/c.whl\n", "is no plain requirement"),
+        ("c @ file:c\n", "is no plain requirement"),
+        ("./vendored\n", "is no plain requirement"),
+        ("-e vendored\n", "is no plain requirement"),
+        ("-c pins.txt\n", "is no plain requirement"),
+        ("-r ../gone.txt\n", "dev.txt of a/b: ../gone.txt is not in the repository"),
+    ],
+)
+def test_requirements_that_only_pip_can_read_are_refused(text, message):
+    with pytest.raises(ConfigError, match=f"{re.escape(message)}.*give --recipes"):
+        recipe_of(OWN, packed(dev=text))
+
+
+def test_a_spec_whose_requirements_cannot_be_had_is_refused():
+    with pytest.raises(ConfigError, match=r"from dev.txt or requirements/dev.txt, which is not.*--recipes"):
+        recipe_of(OWN, packed(other=""))
+    with pytest.raises(ConfigError, match=r"dask is made from conda's environment.yml.*--recipes"):
+        recipe_of(spec_of("dask/dask", "2022.8"))
+
+
+def test_a_task_that_brings_its_repository_has_its_requirements_read(tmp_path, capsys):
+    row = {"repo": "pallets/flask", "version": "2.3", "base_commit": "0"}
+    tests = Tests(command="", fail_to_pass=())
+    task = Task(id="f", prompt="", tests=tests, files={"requirements/dev.txt": "-c x\n"}, meta={"row": row})
+    dump_tasks(tmp_path / "tasks.jsonl", [task])
+    images = ImagesConfig(store=str(tmp_path / "store"))
+    with pytest.raises(ConfigError, match="no environment"):
+        asyncio.run(build_env(tmp_path / "tasks.jsonl", tmp_path / "out.jsonl", Wish(), images, View()))
+    assert "requirements/dev.txt of pallets/flask: `-c x` is no plain" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
 def test_build_requirements_are_the_projects_own():
     assert build_requires('[build-system]\nrequires = ["setuptools~=62.6"]') == ("setuptools~=62.6",)
     assert build_requires(None) == build_requires("not toml [") == ("setuptools>=40.8.0", "wheel")
@@ -76,7 +142,8 @@ def environment(tmp_path_factory):
     (folder / "recipe.toml").write_text(recipe)
     images = ImagesConfig(store=str(folder / "store"))
     wish = Wish(docker=os.environ.get("PATCHWRIGHT_DOCKER") == "1")
-    asyncio.run(build_env(folder / "recipe.toml", folder / "out.json", wish, images, View()))
+    built = asyncio.run(build_env(folder / "recipe.toml", folder / "out.json", wish, images, View()))
+    assert len(built.images) == 1 and not built.failed
     return Store(folder / "store"), folder
 
 

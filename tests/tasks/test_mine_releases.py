@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 
 import pytest
 from sdists import make_sdist
@@ -124,6 +126,14 @@ def test_it_goes_on_where_it_stopped(index, tmp_path):
     kept = part.read_text().splitlines(keepends=True)
     part.write_text(kept[0])
     assert [task.id for task in dug(tmp_path)] == [json.loads(kept[0])["id"]] and len(before) == 2
+
+
+def test_the_command_says_how_many(index, tmp_path):
+    words = ["tasks", "mine", "pypi:tiny", "out.jsonl", "--versions", "1.0..1.1", "--limit", "1", "--json"]
+    command = [sys.executable, "-m", "patchwright.cli", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"files": {"out.jsonl": 1}}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from patchwright.tasks.select import (
     overlap,
     refuse_ids,
     refuse_overlap,
+    refuse_published,
     repo_of,
     split_tasks,
 )
@@ -205,6 +207,37 @@ def test_training_on_the_benchmark_is_refused_before_anything_starts(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2 and "1 training tasks are in the benchmark: plain-3 (same id)" in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+def imported(name: str, source: str, **meta: str) -> Task:
+    return replace(PLAIN, id=name, meta={"source": source, "kind": "swe-bench", **meta})
+
+
+def test_published_test_sets_are_known_by_their_source():
+    for source in ("SWE-bench/SWE-bench_Verified", "o/SWE-bench_Lite", "SWE-bench", "terminal-bench-core"):
+        with pytest.raises(ConfigError, match=f"{source}: a; .* line.allow_overlap"):
+            refuse_published([PLAIN, imported("a", source)])
+        refuse_published([imported("a", source)], allow=True)
+    refuse_published([imported("a", name) for name in ("SWE-Gym/SWE-Gym", "o/SWE-bench-extra", "rows", "")])
+    refuse_published([imported("a", "o/SWE-bench", split="train"), imported("a", "o/SWE-bench", split="dev")])
+
+
+def test_training_on_a_published_test_set_wants_to_be_told(tmp_path):
+    dump_tasks(tmp_path / "t.jsonl", [imported("a", "o/SWE-bench_Verified"), replace(PLAIN, trust="broken")])
+    dump_tasks(tmp_path / "held-out.jsonl", [DJANGO])
+    attempt = Trajectory(
+        id="a", task_id="a", exit="submitted", grade=Grade(state=GradeState.RESOLVED), seconds=1.0
+    )
+    with Run.create_or_open(tmp_path / "run", {"tasks": "t.jsonl"}) as run:
+        run.put(attempt, stage="rollout", step=1, version=0)
+    for words in (["rl", "--tasks", "t.jsonl"], ["sft", "--data", "run"]):
+        command = [sys.executable, "-m", "patchwright.cli", "train", *words, "--model", "none"]
+        refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert refused.returncode == 2 and "published test set, o/SWE-bench_Verified: a;" in refused.stderr
+        for told in ("line.allow_overlap=true", "line.benchmark=held-out.jsonl"):
+            done = subprocess.run([*command, "-s", told], cwd=tmp_path, capture_output=True, text=True)
+            assert done.returncode and "published" not in done.stderr
+            assert words[0] != "rl" or "tasks left out: 1 broken" in done.stderr
 
 
 def test_trajectories_of_the_benchmark_train_nobody(tmp_path):

@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from patchwright.errors import ConfigError
-from patchwright.tasks.files import dump_tasks, load_tasks
+from patchwright.tasks.files import dump_tasks, load_tasks, task_from, task_text
 from patchwright.tasks.sources import import_tasks
 
 FIX = "diff --git a/m.py b/m.py\n--- a/m.py\n+++ b/m.py\n@@ -1,2 +1,2 @@\n-x = 1\n+x = 2\n y = 3\n"
@@ -206,6 +206,7 @@ def test_a_row_of_r2e_gym_knows_what_its_tests_said(tmp_path):
     assert task.tests.fail_to_pass == ("r2e_tests/test_1.py::T::test_a",)
     assert task.tests.pass_to_pass == ("r2e_tests/test_1.py::test_b",)
     assert task.image == R2E["docker_image"]
+    assert task.hidden == ("/root/.r2e",) and task_from(task_text(task), "line") == task
     assert task.solution == FIX.replace("--- a/", "index 1..2 100644\n--- a/")
 
 
@@ -306,7 +307,8 @@ def test_a_source_that_is_not_there_says_what_would_be(tmp_path):
     ):
         import_tasks(str(tmp_path / "gone.jsonl"))
     with pytest.raises(
-        ConfigError, match=r"there is no file o/n; to load it from the hub run `pip install datasets`"
+        ConfigError,
+        match=r"there is no file o/n; .* the hub run `pip install 'patchwright\[hub\]'`",
     ):
         import_tasks("o/n")
     with pytest.raises(ConfigError, match="holds no tasks: no task folder"):
@@ -315,7 +317,7 @@ def test_a_source_that_is_not_there_says_what_would_be(tmp_path):
 
 def test_the_hub_is_asked_through_its_library(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ConfigError, match=r"there is no file o/n; to load it .* run `pip install datasets`"):
+    with pytest.raises(ConfigError, match=r"there is no file o/n; .* run `pip install 'patchwright\[hub\]'`"):
         import_tasks("o/n")
     monkeypatch.delitem(sys.modules, "datasets")
     (tmp_path / "datasets.py").write_text(
@@ -327,7 +329,7 @@ def test_the_hub_is_asked_through_its_library(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     tasks = import_tasks("o/SWE-bench", split="test").tasks
     assert [task.id for task in tasks] == ["pallets__flask-1", "pallets__flask-2"]
-    assert tasks[0].meta["source"] == "o/SWE-bench"
+    assert (tasks[0].meta["source"], tasks[0].meta["split"]) == ("o/SWE-bench", "test")
     with pytest.raises(ConfigError, match=r"data set o/n has splits dev, test; name one with --split"):
         import_tasks("o/n")
     with pytest.raises(ConfigError, match=r"data set o/gone cannot be loaded \(no route\); check its name"):

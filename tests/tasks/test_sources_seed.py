@@ -23,6 +23,8 @@ REPOS = st.sampled_from([("pallets/flask", "2.3"), ("dask/dask", "2022.8"), ("sy
 SCRIPTS = (
     st.none() | st.just("pytest\n") | st.just(": '>>>>> Start Test Output'\n: '>>>>> End Test Output'\n")
 )
+READ = {"image_name", "docker_image", "image", "eval_script", "eval_type", "log_parser"}
+"""Columns that `build` reads where they are, and wants as text."""
 
 
 @st.composite
@@ -40,7 +42,8 @@ def rows(draw):
         names = draw(NAMES)
         own[column] = draw(st.just(names) | st.just(json.dumps(names)))
     script = draw(SCRIPTS)
-    more = draw(st.dictionaries(TEXT.filter(lambda name: name not in own), JSON, max_size=3))
+    others = TEXT.filter(lambda name: name not in own.keys() | READ)
+    more = draw(st.dictionaries(others, JSON, max_size=3))
     return {**more, **own, **({"eval_script": script} if script else {})}
 
 
@@ -74,6 +77,7 @@ TASKS = st.builds(
     ),
     image=st.sampled_from(["host", "x/y:1"]),
     files=st.dictionaries(TEXT, TEXT, max_size=2),
+    hidden=st.lists(TEXT, max_size=2).map(tuple),
     limits=st.builds(Limits, exec_seconds=st.floats(1, 9)),
     trust=st.sampled_from(["", "valid"]),
     meta=st.dictionaries(TEXT, JSON, max_size=3),

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import itertools
 import json
 import os
 import signal
@@ -43,8 +44,8 @@ def task(
     )
 
 
-CHANCE = "import os\nfrom mod import grade\n\n\ndef test_edge():\n    assert grade(50) == 'pass'\n\n\n"
-CHANCE += "def test_far():\n    assert os.urandom(1)[0] % 2\n"
+CHANCE = "from mod import grade\n\n\ndef test_edge():\n    assert grade(50) == 'pass'\n\n\n"
+CHANCE += "def test_far():\n    assert int(open('turn').read()) % 2\n"
 ORDERED = "import mod\n\nseen = []\n\n\n"
 ORDERED += "def test_edge():\n    assert mod.grade(50) == 'pass'\n    seen.append(1)\n\n\n"
 ORDERED += "".join(f"def test_after_{i}():\n    assert seen\n\n\n" for i in range(6))
@@ -92,17 +93,25 @@ CASES = {
 }
 
 
+def counted(backend):
+    """Grades anew every time; the file `turn` says how often that was done before."""
+    turns = itertools.count()
+
+    async def grade(task, patch):
+        files = {**task.files, "turn": str(next(turns))}
+        return await Grader(backend)(dataclasses.replace(task, files=files), patch)
+
+    return grade
+
+
 @pytest.fixture(scope="module")
 def examined():
     async def run():
         backend = NamespaceBackend()
-
-        async def grade(task, patch):
-            return await Grader(backend)(task, patch)
-
         config = TrustConfig(repeat=6, mutants=20, orders=2)
         try:
-            return await asyncio.gather(*(examine(given, grade, config) for given, _, _ in CASES.values()))
+            cases = (examine(given, counted(backend), config) for given, _, _ in CASES.values())
+            return await asyncio.gather(*cases)
         finally:
             await backend.close()
 
@@ -220,14 +229,14 @@ def test_verdicts_are_written_into_the_file_after_a_kill_too(tmp_path):
     before = file.read_bytes()
     arguments = [sys.executable, "-m", "patchwright.cli", "tasks", "validate", str(file), "--workers", "1"]
     process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 600
     while not journal.exists() or journal.read_bytes().count(b"\n") < 3:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert file.read_bytes() == before, "absent or complete"
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=900)
     assert done.returncode == 1 and done.stdout.endswith("5 valid, 2 broken\n"), done.stdout + done.stderr
     assert "broken   gone: it has no solution" in done.stdout
     assert (

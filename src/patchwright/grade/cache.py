@@ -24,9 +24,9 @@ from patchwright.types import Grade, Task
 
 __all__ = ["GradeCache", "Grading", "fingerprint", "key"]
 
-EDITION = 3
+EDITION = 4
 
-_LEFT_OUT = {"prompt", "solution", "trust", "meta", "archive"}
+_LEFT_OUT = {"prompt", "solution", "trust", "meta", "archive", "hidden"}
 """Fields of a task that do not decide what a patch is worth; the archive goes in by its content."""
 
 

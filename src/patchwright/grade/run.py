@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from patchwright.errors import SandboxError
+from patchwright.errors import MissingImage, SandboxError
 from patchwright.grade.diff import Diff
 from patchwright.grade.frame import framed
 from patchwright.grade.patch import apply_patch
@@ -19,6 +19,7 @@ from patchwright.grade.stamps import stamps, tampered, watched
 from patchwright.grade.witness import Testimony, Witness
 from patchwright.sandbox.base import BoxSpec, Sandbox, SandboxBackend
 from patchwright.sandbox.output import render
+from patchwright.tasks.history import without_history
 from patchwright.tasks.repository import repository_archive
 from patchwright.tasks.specs.script import with_exit_code
 from patchwright.types import GradeState, Task
@@ -71,12 +72,18 @@ async def run_tests(backend: SandboxBackend, task: Task, diff: Diff) -> Ran:
     started = time.monotonic()
     box = await open_box(backend, task)
     try:
-        ran = await _run(box, task, diff)
+        ran = await _run(*await _bare(box, task), diff)
     except OSError as error:  # the box could not take a file: disk full, most of the time
         raise SandboxError(f"task {task.id}: the box refused a file: {error.strerror}") from error
     finally:
         await box.close()
     return replace(ran, seconds=time.monotonic() - started)
+
+
+async def _bare(box: Sandbox, task: Task) -> tuple[Sandbox, Task]:
+    """Before the patch goes in: by our own rules its code finds no commit to read the answer in. Official
+    scripts name commits, so those stay where they are run."""
+    return await without_history(box, task) if task.tests.rules == "strict" else (box, task)
 
 
 async def _run(box: Sandbox, task: Task, diff: Diff) -> Ran:
@@ -127,7 +134,10 @@ async def open_box(
         env=_ENV,
         limits=task.limits,
     )
-    box = await backend.open(furnish(spec))
+    try:
+        box = await backend.open(furnish(spec))
+    except MissingImage as error:  # runs look before they start: it was removed since
+        raise SandboxError(f"task {task.id}: {error}") from error
     try:
         for command in task.setup:
             done = await box.exec(command, timeout=task.limits.test_seconds, cwd=task.workdir)

@@ -100,6 +100,17 @@ def _shadows(section: Section, path: str) -> bool:
 # --- code that meddles ------------------------------------------------------------------------
 
 _RUNNER = r"(?:pytest|_pytest(?:\.\w+)*|unittest(?:\.\w+)*|TestCase|TestResult|TestReport|builtins)"
+_GAP = r"""['" ,]{1,4}"""
+_VALUE = r"[\w./{}=:@~$][\w./{}=:@~$-]{0,60}(?:\([^\n()]{0,40}\))?"
+_READS_PAST = (
+    r"""(?:['"]\(?|[;&|]|\$\(|\\n)\s{0,4}(?:/[\w./-]{1,40}/)?git"""
+    rf"""{_GAP}(?:-[^\s'",]{{1,60}}{_GAP}(?:{_VALUE}{_GAP})?){{0,4}}"""
+    r"(?:archive|cat-file|checkout|fsck|log|ls-tree|reflog|restore|rev-list|show|stash|worktree)\b"
+)
+"""git told, as a text or as a list, to give out what is not in the work tree; hostile lines, so every part is
+bounded."""
+_STORES = r"""\s{0,4}['"](?:objects|logs|refs|packed-refs)\b"""
+
 _HARD: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (name, re.compile(pattern))
     for name, pattern in (
@@ -124,7 +135,11 @@ _HARD: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("knows-tests", r"^\s*import (?:\w+\.)*(?:conftest|test_\w+)\b"),
         ("digs", r"\bgc\.get_(?:objects|referrers)\b|\bco_consts\b|\bctypes\.pythonapi\b"),
         ("digs", r"""/proc/(?:self|\d+|['"{])|\bsite-packages\b|\bsysconfig\.get_path"""),
-        ("digs", r"""['"]git['" ,]+(?:-\S+ )*['"]?(?:cat-file|fsck|log|reflog|rev-list|show|stash)\b"""),
+        ("digs", _READS_PAST),
+        ("digs", r"\bgit\.Repo\(|\b(?:dulwich|pygit2)\b"),
+        ("digs", r"""\b(?:join|joinpath|Path)\([^\n]{0,80}?['"]\.git['"]\s{0,4},""" + _STORES),
+        ("digs", r"""['"]\.git['"]\)?(?:\.r?glob\(|\s{0,4}/""" + _STORES + ")"),
+        ("digs", r"""\b(?:walk|glob)\(\s{0,4}['"](?:[^'"\n]{0,60}/)?\.git\b"""),
         ("digs", r"\.git/(?:objects|logs|refs|packed-refs)\b"),
         ("digs", r"\bsite\.(?:getsitepackages|USER_SITE)|\bsys\.executable\b[^\n]*(?:open|write)"),
         ("digs", r"""test_\w*\.py[^\n]*(?:['"][wa]\+?['"]|\bwrite_|\.unlink\()"""),

@@ -26,11 +26,12 @@ from patchwright.tasks.environment.build import Builder, Repository
 from patchwright.tasks.environment.clones import at_commit, find_clone
 from patchwright.tasks.environment.recipe import Recipe, read_recipe, recipe_of
 from patchwright.tasks.files import dump_tasks, load_tasks
+from patchwright.tasks.repository import repository_archive
 from patchwright.tasks.sources.rows import Row
 from patchwright.tasks.specs import spec_for
 from patchwright.types import Task
 
-__all__ = ["Wish", "build_env"]
+__all__ = ["Built", "Wish", "build_env"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,8 +48,22 @@ class Wish:
     """Load the images into Docker too."""
 
 
-async def build_env(source: Path, out: Path, wish: Wish, images: ImagesConfig, view: View) -> bool:
-    """Build what a recipe file (.toml, .json) or a task file asks for; whether all of it could be built.
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Built:
+    """What was built. Example: `Built(images=("patchwright/env:0123",), failed={"a__b-1": "no clone"})`"""
+
+    images: tuple[str, ...]
+    """Their names in the store."""
+    failed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Ids of tasks without an environment, and why."""
+
+    def record(self) -> dict[str, Any]:
+        """JSON values."""
+        return {"images": list(self.images), "failed": dict(self.failed)}
+
+
+async def build_env(source: Path, out: Path, wish: Wish, images: ImagesConfig, view: View) -> Built:
+    """Build what a recipe file (.toml, .json) or a task file asks for.
 
     A recipe gives `out` as JSON: the image's name, and the folders a namespace box stacks. Tasks give a task
     file whose tasks name their images. Raises ConfigError, or InfraError for a recipe that fails.
@@ -62,7 +77,7 @@ async def build_env(source: Path, out: Path, wish: Wish, images: ImagesConfig, v
             image = await builder(recipe)
             await _into_docker(store, [image.name], wish, view)
             write_text(out, json.dumps(_record(store, image, recipe, wish), indent=1) + "\n")
-            return True
+            return Built(images=(image.name,))
         return await _tasks(source, out, wish, builder, view)
     finally:
         await backend.close()
@@ -85,22 +100,25 @@ def _record(store: Store, image: Image, recipe: Recipe, wish: Wish) -> dict[str,
     }
 
 
-async def _tasks(source: Path, out: Path, wish: Wish, builder: Builder, view: View) -> bool:
+async def _tasks(source: Path, out: Path, wish: Wish, builder: Builder, view: View) -> Built:
     tasks = load_tasks(source)
     recipes = _recipes(wish.recipes) if wish.recipes else {}
     built: list[Task] = []
+    failed: dict[str, str] = {}
     with view.stage("build", total=len(tasks)) as stage:
         for task in tasks:
             try:
                 built.append(await _task(task, recipes.get(task.id), wish, builder))
             except (ConfigError, InfraError) as error:
+                failed[task.id] = str(error)
                 view.say(f"failed  {task.id}: {error}")
             stage.advance()
-    await _into_docker(builder.store, sorted({task.image for task in built}), wish, view)
+    names = sorted({task.image for task in built})
+    await _into_docker(builder.store, names, wish, view)
     if not built:
         raise ConfigError(f"no environment of {source} could be built")
     dump_tasks(out, built)
-    return len(built) == len(tasks)
+    return Built(images=tuple(names), failed=failed)
 
 
 def _recipes(file: Path) -> dict[str, Recipe]:
@@ -113,16 +131,15 @@ def _recipes(file: Path) -> dict[str, Recipe]:
 
 async def _task(task: Task, recipe: Recipe | None, wish: Wish, builder: Builder) -> Task:
     """The task in its environment. One that brings its repository along keeps doing so."""
-    row = _row(task)
+    row, own = _row(task), repository_archive(task)
+    repository = None if own or row is None else _repository(row, wish)
     if recipe is None:
         if row is None:
             raise ConfigError("it is no row of a data set, so nothing says what it needs; give --recipes")
-        recipe = recipe_of(spec_for(row.data))
-    recipe = _based(recipe, wish)
-    if task.archive is not None or task.files or row is None:
-        image = await builder(recipe)
+        recipe = recipe_of(spec_for(row.data), repository.archive if repository else own)
+    image = await builder(_based(recipe, wish), repository)
+    if repository is None:
         return dataclasses.replace(task, image=image.name)
-    image = await builder(recipe, _repository(row, wish))
     return dataclasses.replace(task, image=image.name, base_commit="HEAD")
 
 

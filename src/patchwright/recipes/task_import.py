@@ -18,6 +18,7 @@ from patchwright.tasks.export import export
 from patchwright.tasks.files import dump_tasks, load_tasks
 from patchwright.tasks.select import Filter, filter_tasks, overlap, split_tasks
 from patchwright.tasks.sources import import_tasks
+from patchwright.tasks.sources.folders import is_unbuilt
 from patchwright.types import Task
 
 __all__ = [
@@ -33,8 +34,11 @@ __all__ = [
 _SHOWN = 3
 
 
-def import_file(source: str, out: Path, kind: str, split: str, skip: bool, view: View) -> None:
-    """Write the tasks of a source to a task file. Raises ConfigError naming the row that is wrong."""
+def import_file(source: str, out: Path, kind: str, split: str, skip: bool, view: View) -> dict[str, Any]:
+    """Write the tasks of a source to a task file: its tasks, their kinds, and what is not as one would wish.
+
+    Raises ConfigError naming the row that is wrong.
+    """
     found = import_tasks(source, kind=kind, split=split, skip=skip)
     for sentence in found.left_out[:_SHOWN]:
         view.say(f"left out  {legible(sentence)}")
@@ -48,16 +52,26 @@ def import_file(source: str, out: Path, kind: str, split: str, skip: bool, view:
     untested = sum(not task.tests.fail_to_pass for task in found.tasks)
     if untested:
         view.say(f"{untested} of them have no tests: they can be rolled out, not graded")
+    unbuilt = sum(map(is_unbuilt, found.tasks))
+    if unbuilt:
+        view.say(
+            f"{unbuilt} of them name images that you build from their Dockerfiles: "
+            "`docker build -t IMAGE FOLDER/environment`, see docs/tasks.md"
+        )
+    doubts = {"left_out": len(found.left_out), "untested": untested}
+    return {"files": {str(out): len(found.tasks)}, "kinds": dict(kinds), **doubts}
 
 
-def export_file(file: Path, form: str, out: Path, view: View) -> None:
-    """Write a file's tasks in another program's form."""
+def export_file(file: Path, form: str, out: Path, view: View) -> dict[str, Any]:
+    """Write a file's tasks in another program's form: to which file, and how many."""
     tasks = load_tasks(file)
-    view.say(f"{export(tasks, form, out)}: {len(tasks)} tasks")
+    written = export(tasks, form, out)
+    view.say(f"{written}: {len(tasks)} tasks")
+    return {"files": {str(written): len(tasks)}}
 
 
-def filter_file(file: Path, out: Path, wanted: Filter, without: Path | None, view: View) -> None:
-    """Write the tasks that fit, and that no task of `without` is the same as."""
+def filter_file(file: Path, out: Path, wanted: Filter, without: Path | None, view: View) -> dict[str, Any]:
+    """Write the tasks that fit, and that no task of `without` is the same as: how many, `of` how many."""
     tasks = load_tasks(file)
     kept = filter_tasks(tasks, wanted)
     if without is not None:
@@ -67,16 +81,18 @@ def filter_file(file: Path, out: Path, wanted: Filter, without: Path | None, vie
         raise ConfigError(f"none of the {len(tasks)} tasks of {file} fits; ask for less")
     dump_tasks(out, kept)
     view.say(f"{out}: {len(kept)} of {len(tasks)} tasks")
+    return {"files": {str(out): len(kept)}, "of": len(tasks)}
 
 
 def split_file(
     file: Path, outs: tuple[Path, Path], share: float, seed: int, by_repo: bool, view: View
-) -> None:
-    """Write a file's tasks to two files, those to train on and those held out."""
+) -> dict[str, Any]:
+    """Write a file's tasks to two files, those to train on and those held out: how many each has."""
     sides = split_tasks(load_tasks(file), share, seed=seed, by_repo=by_repo)
     for out, tasks in zip(outs, sides, strict=True):
         dump_tasks(out, tasks)
         view.say(f"{out}: {len(tasks)} tasks")
+    return {"files": {str(out): len(tasks) for out, tasks in zip(outs, sides, strict=True)}}
 
 
 def overlap_files(train: Path, bench: Path) -> dict[str, Any]:

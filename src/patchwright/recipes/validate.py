@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from patchwright.errors import InfraError
 from patchwright.recipes.assembly import SandboxConfig, open_boxes
+from patchwright.recipes.images import refuse_missing
 from patchwright.recipes.library import anew
 from patchwright.recipes.progress import Stage, View
 from patchwright.sandbox.base import BoxSpec, SandboxBackend
@@ -51,6 +52,7 @@ async def validate_file(
     """
     tasks = load_tasks(file)
     chosen = tasks[:first]
+    refuse_missing(chosen, sandbox)
     path = file.with_name(f"{file.name}.trust.journal")
     mend = f"remove {path} to begin anew"
     async with open_boxes(sandbox) as backend:

@@ -25,6 +25,7 @@ from patchwright.grade.tests import open_box
 from patchwright.metrics.trace import Note, span
 from patchwright.rollout.events import Events
 from patchwright.sandbox.base import Sandbox, SandboxBackend
+from patchwright.tasks.hidden import remove_hidden
 from patchwright.tasks.history import without_history
 from patchwright.types import AgentExit, Endpoint, Failure, Grade, Sampling, Task, Trajectory, Turn
 
@@ -142,6 +143,7 @@ async def _attempt(
             box = await _open(line, task)
         try:
             seen_box, seen = await without_history(box, task)
+            await remove_hidden(box, task)
             stage = "agent"
             line.tell(blank.id, stage)
             exit_ = await _work(line.agent, seen, seen_box, talk.endpoint)

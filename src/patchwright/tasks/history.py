@@ -1,10 +1,11 @@
-"""A repository without a past, made in the box before an agent sees it.
+"""A repository without a past, made in the box before an agent sees it, or code of its patch runs.
 
 Images bring the history of a project along, the commit that fixes the issue included; and a task's set-up may
-commit (SWE-smith's bugs are commits on top of the working code). What the agent gets has one commit, of the
-work tree as it stands, and nothing else: no other ref, reflog, remote, stash, pack, hook, alternate store,
+commit (SWE-smith's bugs are commits on top of the working code). What is left has one commit, of the work
+tree as it stands, and nothing else: no other ref, reflog, remote, stash, pack, hook, alternate store,
 configuration or credential. Repositories within it (submodules, vendored clones) lose their `.git`; their
-files are in the one commit. Grading opens its own box, with the original.
+files are in the one commit. Grading by our own rules does the same in its box, before the patch goes in;
+official scripts name commits, so there the original stays.
 """
 
 from __future__ import annotations

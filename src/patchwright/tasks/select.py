@@ -24,6 +24,7 @@ __all__ = [
     "overlap",
     "refuse_ids",
     "refuse_overlap",
+    "refuse_published",
     "repo_of",
     "split_tasks",
 ]
@@ -31,6 +32,10 @@ __all__ = [
 _NUMBERED = re.compile(r"(?P<owner>[^\s/]+?)__(?P<repo>.+?)-\w+")
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 _SHOWN = 5
+_PUBLISHED = re.compile(r"swe-bench(-(lite|live|multilingual|multimodal|pro|verified))?|terminal-bench(-.*)?")
+"""Test sets that models are compared by, as the name of a task's source, in small letters with hyphens."""
+_FOR_TRAINING = ("train", "dev")
+"""Splits of theirs that models are not compared by."""
 
 
 def repo_of(task: Task) -> str:
@@ -201,6 +206,26 @@ def refuse_ids(ids: Iterable[str], bench: Iterable[Task], *, allow: bool = False
             f"{len(found)} of the tasks trained on are in the benchmark: {', '.join(found[:_SHOWN])}; train "
             "on other trajectories, or set line.allow_overlap to train on them all the same"
         )
+
+
+def refuse_published(train: Iterable[Task], *, allow: bool = False) -> None:
+    """Raises ConfigError for tasks of a published test set, known by where they were imported from, unless
+    they are allowed."""
+    found = [task for task in train if _is_published(task)]
+    if found and not allow:
+        sets = ", ".join(dict.fromkeys(str(task.meta["source"]) for task in found))
+        some = ", ".join(task.id for task in found[:_SHOWN])
+        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        raise ConfigError(
+            f"{len(found)} training tasks are of a published test set, {sets}: {some}{more}; train on "
+            "others, name what stays out in line.benchmark, or set line.allow_overlap to train on them all "
+            "the same"
+        )
+
+
+def _is_published(task: Task) -> bool:
+    name = str(task.meta.get("source", "")).rpartition("/")[2].lower().replace("_", "-")
+    return bool(_PUBLISHED.fullmatch(name)) and task.meta.get("split") not in _FOR_TRAINING
 
 
 def _marks(task: Task) -> list[tuple[str, ...]]:

@@ -11,7 +11,8 @@ with its tests in another order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -100,6 +101,18 @@ def trusted(tasks: Sequence[Task], *, keep_hackable: bool) -> list[Task]:
             "train on others"
         )
     return kept
+
+
+def trust_counts(tasks: Iterable[Task]) -> dict[str, int]:
+    """How many tasks have each verdict; `none` for those that were never validated."""
+    return dict(sorted(Counter(task.trust or "none" for task in tasks).items()))
+
+
+def doubt(tasks: Sequence[Task]) -> str:
+    """A sentence on the tasks that measure nothing, empty when there are none: `2 of 9 tasks are broken`."""
+    counts = trust_counts(task for task in tasks if task.trust in (BROKEN, FLAKY))
+    found = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    return f"by `patchwright tasks validate`, of {len(tasks)} tasks {found}" if found else ""
 
 
 async def _examine(

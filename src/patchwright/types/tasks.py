@@ -87,6 +87,9 @@ class Task:
     """The commit a patch is taken against."""
     setup: tuple[str, ...] = ()
     """Shell commands run in every fresh box before anything else."""
+    hidden: tuple[str, ...] = ()
+    """Paths, absolute or in `workdir`, that the agent's box loses after set-up; the grader's keeps
+    them."""
     solution: str = ""
     """Reference patch: for validation and scripted experts, never shown to an agent."""
     limits: Limits = field(default_factory=Limits)

@@ -10,12 +10,12 @@ from pydantic import ValidationError, field_validator
 
 from patchwright.config import Config, load_config
 from patchwright.errors import ConfigError
+from patchwright.tasks.environment.requirements import file_requirements
 from patchwright.tasks.specs.spec import Spec
 
 __all__ = ["Recipe", "read_recipe", "recipe_of"]
 
 _PYTHON = re.compile(r"(\d+\.\d+)(?:\.\d+)?")
-_FILES = ("requirements.txt", "environment.yml")
 _NAME = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 
 
@@ -83,21 +83,30 @@ def read_recipe(file: Path) -> Recipe:
         raise ConfigError(f"{file} is no recipe of an environment: {said}") from None
 
 
-def recipe_of(spec: Spec, base: str = "host") -> Recipe:
-    """The recipe in a spec of a Python repository.
+def recipe_of(spec: Spec, archive: bytes = b"") -> Recipe:
+    """The recipe in a spec of a Python repository, whose own requirements are read from a tar of it where the
+    spec stands for them.
 
-    Raises ConfigError when the repository's own requirements file is what it is made from, for it is not
-    here, or when it is not Python's.
+    Raises ConfigError when they cannot be read, when the repository is made from conda's environment.yml, or
+    when it is not Python's.
     """
     if spec.language != "python":
         raise ConfigError(f"environments are made for Python, and {spec.repo} is {spec.language}")
-    named = tuple(spec.packages.split()) if spec.packages not in _FILES else ()
-    requirements = tuple(name for name in named if name not in ("python", "conda"))
     return Recipe(
         python=spec.python,
-        base=base,
         apt=spec.apt,
-        pip=(*requirements, *spec.pip),
+        pip=(*_packages(spec, archive), *spec.pip),
         pre_install=spec.pre_install,
         install=spec.install,
     )
+
+
+def _packages(spec: Spec, archive: bytes) -> tuple[str, ...]:
+    if spec.packages == "environment.yml":
+        raise ConfigError(
+            f"{spec.repo} is made from conda's environment.yml, which is not read; give --recipes a recipe "
+            "that says what it needs"
+        )
+    if spec.packages == "requirements.txt":
+        return file_requirements(spec, archive)
+    return tuple(name for name in spec.packages.split() if name not in ("python", "conda"))

@@ -16,7 +16,7 @@ from patchwright.errors import ConfigError
 from patchwright.tasks.sources.rows import Row
 from patchwright.types import Limits, Task, Tests
 
-__all__ = ["folder_rows", "harbor_task"]
+__all__ = ["folder_rows", "harbor_task", "is_unbuilt"]
 
 Found = tuple[str, dict[str, Any]]
 """Kind and row."""
@@ -114,6 +114,8 @@ def _files(folder: Path) -> dict[str, str]:
 
 # --- Harbor's row to a task -------------------------------------------------------------------
 
+_LOCAL = "localhost/patchwright/"
+"""Begins the names of images that the user builds from a folder's Dockerfile."""
 _TESTS = ".patchwright-tests"
 _TEST = "harbor::reward"
 _WORKDIR = re.compile(r"^\s*WORKDIR\s+(\S+)", re.MULTILINE | re.IGNORECASE)
@@ -145,9 +147,14 @@ def harbor_task(row: Row) -> Task:
     )
 
 
+def is_unbuilt(task: Task) -> bool:
+    """Whether a task is a folder's that names no image: the user builds it."""
+    return task.image.startswith(_LOCAL) and task.meta.get("kind") in ("harbor", "terminal-bench")
+
+
 def _local(name: str) -> str:
     """The name of an image that is built here: lower case, nothing but letters, digits and single dashes."""
-    return f"localhost/patchwright/{'-'.join(re.findall('[a-z0-9]+', name.lower())) or 'task'}:latest"
+    return f"{_LOCAL}{'-'.join(re.findall('[a-z0-9]+', name.lower())) or 'task'}:latest"
 
 
 def _harbor_tests(row: Row) -> Tests:

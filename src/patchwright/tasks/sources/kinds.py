@@ -59,7 +59,7 @@ def import_tasks(source: str, *, kind: str = "", split: str = "", skip: bool = F
     found = Imported([], [])
     for item in read(source, split):
         try:
-            found.tasks.append(_task(item, _label(source), kind))
+            found.tasks.append(_task(item, _label(source), kind, split))
         except ConfigError as error:
             if not skip:
                 raise
@@ -112,13 +112,14 @@ def build(row: Mapping[str, Any], source: str, where: str, kind: str = "") -> Ta
     return dataclasses.replace(task, meta={"source": source, "kind": kind, "row": dict(row)})
 
 
-def _task(item: Source, source: str, kind: str) -> Task:
+def _task(item: Source, source: str, kind: str, split: str) -> Task:
     if is_seed(item.row):
         return from_seed(item.row, item.where, lambda row, name, where: build(row, name, where, kind))
     if {"id", "prompt", "tests"} <= item.row.keys():
         folder = Path(item.where.rpartition(" row ")[0]).parent
         return located(task_from(json.dumps(item.row), item.where), folder)
-    return build(item.row, source, item.where, kind or item.kind)
+    task = build(item.row, source, item.where, kind or item.kind)
+    return dataclasses.replace(task, meta={**task.meta, "split": split}) if split else task
 
 
 def _label(source: str) -> str:

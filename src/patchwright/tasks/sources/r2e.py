@@ -44,6 +44,7 @@ def r2e_task(row: Row) -> Task:
         tests=Tests(command=_COMMAND, parser="parse_log_pytest", fail_to_pass=failing, pass_to_pass=passing),
         image=image_name(row, "r2e"),
         setup=(_SETUP,),
+        hidden=(_HIDDEN,),
         solution=solution,
         limits=LIMITS,
     )

@@ -151,7 +151,7 @@ def _hub(name: str, split: str) -> Iterator[Source]:
         datasets: Any = importlib.import_module("datasets")
     except ModuleNotFoundError:
         raise ConfigError(
-            f"there is no file {name}; to load it from the hub run `pip install datasets`"
+            f"there is no file {name}; to load it from the hub run `pip install 'patchwright[hub]'`"
         ) from None
     try:
         found = datasets.load_dataset(name)
