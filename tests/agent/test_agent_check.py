@@ -48,6 +48,16 @@ def test_an_agent_that_leaves_tasks_running_is_caught():
     assert failures(Leaky()) == {"leaves nothing running"}
 
 
+class Slow(Leaky):
+    async def run(self, task, box, model):
+        self.left.append(asyncio.create_task(asyncio.sleep(0.5)))
+        return await self.inner.run(task, box, model)
+
+
+def test_what_ends_a_little_later_was_not_left_running():
+    assert failures(Slow()) == set()
+
+
 class Careless:
     async def run(self, task, box, model):
         raise KeyError("choices")

@@ -57,7 +57,7 @@ def talk(renderer, name, test):
         finally:
             await backend.close()
 
-    return asyncio.run(asyncio.wait_for(main(), 60))
+    return asyncio.run(asyncio.wait_for(main(), 300))
 
 
 async def ask(box, endpoint, path="/v1/chat/completions", way="bearer", **more):

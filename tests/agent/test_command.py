@@ -49,13 +49,13 @@ COMMAND = f"cat > $OUT/program.py <<'EOF'\n{PROGRAM}\nEOF\npython3 $OUT/program.
 SED = "sed -i 's/x + 2/x * 2/' mod.py"
 
 
-def make(script, command=COMMAND, *, outside=False, seconds=120.0, **bounds):
+def make(script, command=COMMAND, *, outside=False, seconds=120.0, sampled=None, **bounds):
     """One attempt at TASK: the trajectory, and the files that were kept."""
     kept = {}
 
     async def main():
         boxes = NamespaceBackend()
-        config = CommandConfig(command=command, keep=[".agent/talk.json"])
+        config = CommandConfig(command=command, keep=[".agent/talk.json"], max_sampled=sampled)
         program = replace(generic(config, None), outside=outside)
         agent = CommandAgent(program, config, **bounds)
         task = replace(TASK, limits=replace(TASK.limits, attempt_seconds=seconds))
@@ -110,6 +110,11 @@ def test_a_program_fixes_the_bug_and_is_recorded_to_the_token(outside):
 
 def test_the_bound_on_calls_ends_a_program_that_has_none():
     done, _ = make(["true"] * 9, max_turns=3)
+    assert (len(done.turns), done.exit, done.outcome) == (3, "budget", Outcome.UNRESOLVED)
+
+
+def test_the_bound_on_sampled_tokens_ends_it_too():
+    done, _ = make(["true"] * 9, sampled=3 * (len(renderer().encode("true")) + 1))
     assert (len(done.turns), done.exit, done.outcome) == (3, "budget", Outcome.UNRESOLVED)
 
 

@@ -1,4 +1,5 @@
-"""The harnesses for real: kits as they are installed, a real task, a scripted policy that fixes the bug.
+"""The harnesses for real: kits as they are installed, real boxes and grading; a made-up task, and a scripted
+policy that fixes its bug.
 
 mini-swe-agent and Qwen Code always; the others, whose kits are heavy, where PATCHWRIGHT_HARNESSES names them.
 """

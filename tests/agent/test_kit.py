@@ -9,6 +9,8 @@ import io
 import os
 import shutil
 import tarfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -19,6 +21,7 @@ from patchwright.agent.kit import KIT, Npm, Plan, data_folder, find_kit, folder_
 from patchwright.errors import ConfigError
 from patchwright.fleet.client import PoolClient
 from patchwright.fleet.remote import RemoteBackend
+from patchwright.images.locks import alone, held
 from patchwright.sandbox.base import BoxSpec
 from patchwright.sandbox.namespace import NamespaceBackend
 from patchwright.sandbox.process import ProcessBackend
@@ -54,7 +57,7 @@ def test_another_content_is_another_folder(tmp_path):
 def test_kits_of_other_pins_go_when_nobody_works_with_them(tmp_path):
     old, older, other = (replace(PLAN, files={"bin/hello": text}) for text in ("one", "two", "three"))
     used, unused = install(old, tmp_path)[0], folder_of(older, tmp_path)
-    held = hold(used)
+    working = hold(used)
     unused.mkdir()  # of a time before kits knew their pin
     (unused / "kit.json").write_text('{"bytes": 1}')
     beside = install(replace(other, name="toy-box"), tmp_path)[0]
@@ -62,9 +65,22 @@ def test_kits_of_other_pins_go_when_nobody_works_with_them(tmp_path):
     folder, _ = install(PLAN, tmp_path, say=said.append)
     kits = {path for path in tmp_path.iterdir() if path.is_dir() and not path.name.startswith(".")}
     assert kits == {folder, used, beside} and said == [f"removing {unused.name}, which is of another pin"]
-    held.release()
+    working.release()
     install(PLAN, tmp_path)
     assert folder.is_dir() and not used.exists()
+
+
+def test_who_takes_a_kit_waits_for_who_removes_kits(tmp_path):
+    """A note that is made and not yet written would not be heeded."""
+    folder, _ = install(PLAN, tmp_path)
+    with ThreadPoolExecutor() as threads:
+        with alone(tmp_path / ".uses.lock"):
+            taking = threads.submit(hold, folder)
+            time.sleep(0.2)
+            assert not list((tmp_path / ".uses").glob("*"))
+        taken = taking.result(60)
+    assert held(tmp_path / ".uses") == {folder.name}
+    taken.release()
 
 
 def test_a_kit_with_another_python_is_of_the_same_pin(tmp_path):

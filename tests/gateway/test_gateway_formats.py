@@ -154,10 +154,12 @@ def test_messages_carry_a_conversation_like_claude_code(stream):
     async def test(session, gateway):
         async with anthropic_client(session.endpoint) as client:
             messages = [{"role": "user", "content": [{"type": "text", "text": "fix"}]}]
-            for _ in range(3):
+            for number in range(3):
+                billing = f"x-anthropic-billing-header: cc_version=2.1.36; cch={number:05};"
+                brief = {"type": "text", "text": "be brief", "cache_control": {"type": "ephemeral"}}
                 answer = await message_of(
                     client, stream, messages=messages, tools=ANTHROPIC_TOOLS,
-                    system=[{"type": "text", "text": "be brief", "cache_control": {"type": "ephemeral"}}],
+                    system=[{"type": "text", "text": billing}, brief],
                 )  # fmt: skip
                 kinds.append([block.type for block in answer.content])
                 reasons.append(answer.stop_reason)
@@ -183,6 +185,7 @@ def test_messages_carry_a_conversation_like_claude_code(stream):
     assert is_one_chain(session)
     roles = [message["role"] for message in session.messages]
     assert " ".join(roles) == "system user assistant tool user assistant tool tool user assistant"
+    assert session.messages[0]["content"] == "be brief"
     assert set(session.turns[1].drift) <= {"reserialised"}
 
 

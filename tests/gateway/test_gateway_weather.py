@@ -83,6 +83,16 @@ def test_a_used_up_budget_of_calls_gives_the_stop_signal(path, stream):
     assert len(talk(test, engine(["a", "b", "c"]), budget=Budget(calls=2)).turns) == 2
 
 
+def test_of_several_choices_only_as_many_are_sampled_as_the_budget_has_left():
+    async def test(post, session):
+        for left in (2, 1):
+            answer = await post("chat/completions", f"{left}", n=2)
+            assert len(answer.json()["choices"]) == left
+        assert error_of(await post("chat/completions", "more")) == (404, "not_found_error")
+
+    assert len(talk(test, engine(["a", "b", "c"]), budget=Budget(calls=3)).turns) == 3
+
+
 def test_a_budget_of_tokens_cuts_the_reply_that_would_exceed_it():
     async def test(post, session):
         assert (await post("chat/completions", "x")).json()["choices"][0]["finish_reason"] == "stop"
@@ -169,14 +179,20 @@ def test_a_silent_stream_is_kept_alive_and_then_replayed(path, sign):
 
     async def test(post, session):
         parameters = {"type": "object", "properties": {}}
-        asking = asyncio.create_task(
-            post(path, "x", stream=True, tools=[{"type": "function", "name": "f", "input_schema": parameters,
-                 "function": {"name": "f", "parameters": parameters}}])
-        )  # fmt: skip
-        await asyncio.sleep(0.4)
-        model.gate.set()
-        text = (await asking).text
-        assert text.count(sign) >= 3 and text.rindex(sign) < text.index("hello")
+        tool = {"type": "function", "name": "f", "input_schema": parameters,
+                "function": {"name": "f", "parameters": parameters}}  # fmt: skip
+        body, text = body_of(path, "x", stream=True, tools=[tool]), ""
+        url = f"{session.endpoint.base_url}/{path}"
+        key = {"authorization": f"Bearer {session.endpoint.api_key}"}
+        async with (
+            httpx.AsyncClient(timeout=60) as client,
+            client.stream("POST", url, json=body, headers=key) as response,
+        ):
+            async for piece in response.aiter_text():
+                text += piece
+                if text.count(sign) >= 3:  # else the test's own time ends it
+                    model.gate.set()
+        assert text.rindex(sign) < text.index("hello")
 
     talk(test, model, keep_alive=0.05)
 
@@ -212,8 +228,8 @@ def test_a_queue_that_stays_full_is_a_503_that_does_not_end_the_session():
         for number in range(4):
             assert (await post("chat/completions", f"{number}")).status_code == 200
 
-    session = talk(test, model)
-    assert len(session.turns) == 4 and session.failure is None, "the retries mended it"
+    session = talk(test, model, budget=Budget(calls=4))
+    assert len(session.turns) == 4 and session.failure is None, "retries mended it; what failed is free"
 
 
 @pytest.mark.parametrize("path", PATHS)

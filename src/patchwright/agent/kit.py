@@ -35,6 +35,8 @@ _FORMAT = 1
 _FACTS = "kit.json"
 _USES = ".uses"
 """Beside the kits: a note for each program that works with one."""
+_USES_LOCK = ".uses.lock"
+"""Whoever writes or reads the notes has it."""
 _MACHINES = {"x86_64": "x64", "aarch64": "arm64"}
 
 
@@ -156,7 +158,8 @@ def hold(folder: Path) -> Hold | None:
     uses = folder.parent / _USES
     try:
         uses.mkdir(exist_ok=True)
-        return Hold(uses, [folder.name])
+        with alone(folder.parent / _USES_LOCK):
+            return Hold(uses, [folder.name])
     except OSError:
         return None
 
@@ -164,13 +167,14 @@ def hold(folder: Path) -> Hold | None:
 def _prune(plan: Plan, root: Path, say: Callable[[str], None]) -> None:
     """Remove the plan's kits of other pins that nobody uses. Call it with the plan's lock."""
     uses = root / _USES
-    kept = held(uses) if uses.is_dir() else set()
-    for folder in root.glob(f"{plan.name}-*"):
-        ours = re.fullmatch(r"[0-9a-f]{12}(\.tmp)?", folder.name.removeprefix(f"{plan.name}-"))
-        if ours and folder.name not in kept and _pin_of(folder) != _pin(plan):
-            say(f"removing {folder.name}, which is of another pin")
-            (folder / _FACTS).unlink(missing_ok=True)  # from here on it is no kit
-            shutil.rmtree(folder, ignore_errors=True)
+    with alone(root / _USES_LOCK):
+        kept = held(uses) if uses.is_dir() else set()
+        for folder in root.glob(f"{plan.name}-*"):
+            ours = re.fullmatch(r"[0-9a-f]{12}(\.tmp)?", folder.name.removeprefix(f"{plan.name}-"))
+            if ours and folder.name not in kept and _pin_of(folder) != _pin(plan):
+                say(f"removing {folder.name}, which is of another pin")
+                (folder / _FACTS).unlink(missing_ok=True)  # from here on it is no kit
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _pin_of(folder: Path) -> str:

@@ -29,6 +29,8 @@ _SIGNATURE = "patchwright"
 """Clients want one, and send it back; nobody checks it."""
 _RAW = "_raw_arguments"
 """Arguments that are no JSON object, which is all that a `tool_use` block can hold."""
+_BILLING = "x-anthropic-billing-header:"
+"""Claude Code begins its system prompt with a block of this, which may differ in every request (`cch=`)."""
 _KINDS = {"server_error": "api_error", "server_busy": "overloaded_error"}
 
 
@@ -71,11 +73,22 @@ def _conversation(data: Json) -> list[Json]:
     messages = data.get("messages")
     if not isinstance(messages, list) or not messages:
         raise BadRequest("`messages` must be a list of at least one message")
-    system = joined_text(data.get("system"), "system")
+    system = _system(data.get("system"))
     made = [{"role": "system", "content": system}] if system else []
     for index, message in enumerate(messages):
         made += _message(message, f"messages[{index}]")
     return made
+
+
+def _system(content: Any) -> str:
+    """The system prompt, which is the same in all requests of one conversation."""
+    if isinstance(content, list):
+        content = [block for block in content if not _is_billing(block)]
+    return joined_text(content, "system")
+
+
+def _is_billing(block: Any) -> bool:
+    return isinstance(block, dict) and str(block.get("text", "")).startswith(_BILLING)
 
 
 def _message(message: Any, where: str) -> Iterator[Json]:

@@ -44,6 +44,8 @@ __all__ = ["Gateway"]
 
 _MAX_BODY = 64 * 2**20
 """Bytes of one request; a long conversation with its tool output is a few MB."""
+_IDLE = 75
+"""Seconds an idle connection is kept: longer than clients keep theirs, so that they hang up first."""
 
 _CHAT = ChatFormat()
 _MESSAGES = MessagesFormat()
@@ -122,7 +124,12 @@ class Gateway:
         listener = _listen(self._host, self._port)
         self._port = listener.getsockname()[1]
         config = uvicorn.Config(
-            self._app(), log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1
+            self._app(),
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            timeout_keep_alive=_IDLE,
+            timeout_graceful_shutdown=1,
         )
         self._server = _Server(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))

@@ -16,7 +16,7 @@ from typing import Any
 from patchwright.errors import ConfigError, EngineBusy, InfraError
 from patchwright.gateway.call import Call, ContextFull, Stopped, Voice
 from patchwright.gateway.chat import ChatFormat
-from patchwright.gateway.wire import Format, Json, Reply, message_json, moved, request_sampling
+from patchwright.gateway.wire import ChatRequest, Format, Json, Reply, message_json, moved, request_sampling
 from patchwright.metrics.trace import span
 from patchwright.types import Endpoint, Sampling, Turn
 
@@ -36,7 +36,7 @@ class Budget:
     """What a session may use, side calls with it. Example: `Budget(calls=50, tokens=100_000)`"""
 
     calls: int | None = None
-    """Replies; None: as many as are asked for."""
+    """Replies; None: as many as are asked for. Of several choices only as many are sampled as are left."""
     tokens: int | None = None
     """Sampled tokens; a reply that would go over it is cut there."""
 
@@ -77,6 +77,9 @@ class Session:
         self._failures: dict[bytes, InfraError] = {}
         self._failed = 0
         self._count = 0
+        """Replies asked for: ids and seeds come from it."""
+        self._spent = 0
+        """Replies given or being sampled: what the engine failed to give costs nothing."""
         self._sampled = 0
         self._threads: dict[str, list[Json]] = {}
 
@@ -112,7 +115,7 @@ class Session:
         if known is not None and (retried or not known.task.done() or not known.delivered):
             return known
         self._check_budget()
-        request, number = format.parse(body, self._threads.get), self._count
+        request, number = self._within(format.parse(body, self._threads.get)), self._count
         call = Call(
             id=f"chatcmpl-{self.id}-{number}",
             number=number,
@@ -121,6 +124,7 @@ class Session:
             stop=(*self._sampling.stop, *request.stop),
         )
         self._count += request.n
+        self._spent += request.n
         call.task = asyncio.create_task(self._answer(call, key), context=self._context.copy())
         call.task.add_done_callback(lambda task: self._settle(call, key, task))
         self._calls[key] = call
@@ -148,12 +152,17 @@ class Session:
         if self._failed >= self._voice.tries:
             self.stopped = "engine_failed"
             raise Stopped("the model has failed; this attempt is over")
-        if budget.calls is not None and self._count >= budget.calls:
+        if budget.calls is not None and self._spent >= budget.calls:
             self.stopped = "budget"
             raise Stopped(f"the budget of {budget.calls} model calls is used up")
         if budget.tokens is not None and self._sampled >= budget.tokens:
             self.stopped = "budget"
             raise Stopped(f"the budget of {budget.tokens} sampled tokens is used up")
+
+    def _within(self, request: ChatRequest) -> ChatRequest:
+        """Its choices as far as the budget of calls reaches."""
+        calls = self._budget.calls
+        return request if calls is None else replace(request, n=min(request.n, calls - self._spent))
 
     def _forget(self) -> None:
         done = [key for key, call in self._calls.items() if call.task.done()]
@@ -176,6 +185,7 @@ class Session:
         except InfraError as error:
             self._failures[key] = error
             self._failed += not isinstance(error, EngineBusy)
+            self._spent -= call.request.n
             raise
         self._failures.pop(key, None)
         self._failed = 0
