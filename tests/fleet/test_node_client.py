@@ -90,7 +90,7 @@ def test_a_connection_cut_in_the_middle_is_taken_up_again(node):
     """Through a wire that is cut once, while the command runs."""
 
     async def run():
-        cuts = 0
+        cuts, begun = 0, asyncio.Event()
 
         async def wire(reader, writer):
             nonlocal cuts
@@ -105,21 +105,23 @@ def test_a_connection_cut_in_the_middle_is_taken_up_again(node):
             down = asyncio.create_task(pump(up_reader, writer))
             if cuts < 1:
                 cuts += 1
-                await asyncio.sleep(0.5)
+                await begun.wait()
                 writer.transport.abort()
                 up_writer.transport.abort()
             await asyncio.wait({up, down})
 
+        def on_output(chunk):
+            seen.append(chunk)
+            begun.set()
+
         host, port = node.url.removeprefix("http://").split(":")
-        server = await asyncio.start_server(wire, "127.0.0.1", 0)
+        server, seen = await asyncio.start_server(wire, "127.0.0.1", 0), []
         address = server.sockets[0].getsockname()
         async with node.client() as straight:
             box = (await straight.create("host")).container_id
             async with NodeClient(f"http://127.0.0.1:{address[1]}", node.token, patience=10) as client:
-                seen = []
-                done = await client.exec(
-                    box, "echo one | tee -a /tmp/n; sleep 1; wc -l < /tmp/n", on_output=seen.append
-                )
+                command = "echo one | tee -a /tmp/n; sleep 5; wc -l < /tmp/n"
+                done = await client.exec(box, command, on_output=on_output)
             assert cuts == 1 and done.output == "one\n1\n" and b"".join(seen).endswith(b"1\n")
             await straight.destroy(box)
         server.close()

@@ -141,6 +141,23 @@ def test_evaluate_tells_no_verdict_from_unresolved(node, repository):
     assert status == 200 and answer["resolved"] is False and "timed out" in answer["error"]
 
 
+def test_a_patch_goes_in_as_it_does_when_graded(node, repository):
+    node.sh(repository, "printf 'one\\ntwo\\n' > lines.txt; git add -A; git commit -qm lines")
+    head = "diff --git a/lines.txt b/lines.txt\n--- a/lines.txt\n+++ b/lines.txt\n"
+    fix = f"{head}@@ -1,2 +1,2 @@\n-one\n+ONE\n two\n"
+    ask = {"container_id": repository, "eval_script": "grep -q ONE lines.txt && echo PASSED t.py::a"}
+    for patch in (fix.replace("\n", "\r\n"), f"Here it is:\n```diff\n{fix}```\n", fix.rstrip("\n")):
+        status, found = node.post("/container/evaluate", {**ask, "patch": patch, "cwd": "/testbed"})
+        assert status == 200 and found["resolved"] is True, found
+    for path in (".git/hooks/post-checkout", "../out.txt"):
+        bad = f"diff --git a/{path} b/{path}\nnew file mode 100755\n--- /dev/null\n+++ b/{path}\n"
+        bad += "@@ -0,0 +1 @@\n+x\n"
+        status, found = node.post("/container/evaluate", {**ask, "patch": bad})
+        assert status == 200 and found["resolved"] is False and "reaches out of" in found["error"]
+    status, answer = node.post("/container/evaluate", {**ask, "rules": "lenient"})
+    assert status == 400 and "strict" in answer["error"]
+
+
 def test_nothing_received_becomes_shell(node, repository):
     nasty = "$(touch /tmp/owned) `touch /tmp/owned`; touch /tmp/owned #\nEOF\ntouch /tmp/owned"
     node.post("/container/evaluate", {"container_id": repository, "patch": nasty, "eval_script": "echo"})

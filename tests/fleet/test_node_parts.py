@@ -133,12 +133,23 @@ def test_audit_lines_are_short_json(tmp_path):
 
 def test_decide_goes_by_the_tests():
     log = "PASSED t.py::a\nSKIPPED t.py::b\nFAILED t.py::c - no\n"
-    assert decide(log, "pytest", ["t.py::a"], []) is True
-    assert decide(log, "pytest", ["t.py::a"], ["t.py::c"]) is False
-    assert decide(log, "pytest", [], []) is False
-    assert decide("PASSED t.py::a\nSKIPPED t.py::b\n", "pytest", [], []) is True
-    assert decide("SKIPPED t.py::b\n", "pytest", [], []) is False
-    assert decide("Segmentation fault", "pytest", ["t.py::a"], []) is None
+    assert decide(log, "pytest", "strict", ["t.py::a"], []) is True
+    assert decide(log, "pytest", "strict", ["t.py::a"], ["t.py::c"]) is False
+    assert decide(log, "pytest", "strict", [], []) is False
+    assert decide("PASSED t.py::a\nSKIPPED t.py::b\n", "pytest", "strict", [], []) is True
+    assert decide("SKIPPED t.py::b\n", "pytest", "strict", [], []) is False
+    assert decide("Segmentation fault", "pytest", "strict", ["t.py::a"], []) is None
+
+
+def test_decide_goes_by_the_rules_that_are_asked_for():
+    ran = "PASSED t.py::a\nSKIPPED t.py::b\n"
+    log = f">>>>> Start Test Output\n{ran}>>>>> End Test Output\n"
+    assert decide(log, "pytest", "strict", ["t.py::a"], ["t.py::b"]) is False
+    assert decide(log, "parse_log_pytest", "swebench", ["t.py::a"], ["t.py::b"]) is True
+    assert decide(log, "parse_log_pytest", "swebench", ["t.py::b"], ["t.py::a"]) is False
+    assert decide(ran, "parse_log_pytest", "swebench", ["t.py::a"], []) is None
+    with pytest.raises(ConfigError, match="swebench"):
+        decide("", "pytest", "lenient", [], [])
 
 
 def test_the_unit_is_printed_and_says_how_to_serve():

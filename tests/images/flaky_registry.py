@@ -68,7 +68,11 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {key: value for key, value in headers.items() if value}
         reply = flaky.client.get(flaky.behind + self.path, headers=headers)
         faults = flaky.faults if "/blobs/" in self.path else flaky.manifest_faults
-        (faults.popleft() if faults else pass_on)(self, reply)
+        try:
+            fault = faults.popleft()
+        except IndexError:  # another request may have taken the last
+            fault = pass_on
+        fault(self, reply)
 
     def _welcome(self, flaky: FlakyRegistry) -> bool:
         given = self.headers.get("Authorization", "")

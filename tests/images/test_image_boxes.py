@@ -4,13 +4,16 @@ import asyncio
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.grade.test_grader import FIX, TASK
 from tests.images.image_maker import Made, entry, layer
 from tests.images.image_pulling import pulled, settings
 
-from patchwright.errors import ConfigError, ImageError
+from patchwright.errors import ConfigError, GradeError, ImageError
+from patchwright.grade.tests import Grader
 from patchwright.images.names import Name
 from patchwright.images.store import Store
 from patchwright.recipes.image_boxes import ImageBackend
@@ -91,6 +94,17 @@ def test_what_needs_no_store_passes_unchanged(tmp_path: Path):
 
     asyncio.run(run())
     assert [spec.image for spec in inner.specs] == ["host", "/nowhere:/else"] and not place.exists()
+
+
+def test_an_image_that_goes_in_the_middle_of_a_run_voids_a_grade(store: Store):
+    async def run() -> None:
+        backend = ImageBackend(NamespaceBackend(warm=()), settings(store=str(store.folder)))
+        with pytest.raises(GradeError, match="images pull") as void:
+            await Grader(backend)(replace(TASK, image="boxes/gone"), FIX)
+        assert void.value.state == "env_broken"
+        await backend.close()
+
+    asyncio.run(run())
 
 
 def test_an_image_is_pulled_when_wanted_only_if_told_to(registry: str, store: Store):

@@ -79,6 +79,20 @@ def test_ids_records_and_lists_become_names(tmp_path: Path, mirror: str):
     assert pruned == "removed  docker.io/my/own:latest\n1 images removed, 4.1 kB freed\n"
 
 
+def test_what_was_done_is_said_as_json(tmp_path: Path, mirror: str):
+    def said(*words: str, code: int = 0) -> dict:
+        done = patchwright("images", *words, "--store", "s", "--json", cwd=tmp_path)
+        assert done.returncode == code, done.stderr
+        return json.loads(done.stdout)
+
+    pulled = said("pull", "my/own", "not/there", "--mirror", mirror, code=1)["images"]
+    assert pulled.keys() == {"docker.io/my/own:latest", "docker.io/not/there:latest"}
+    assert pulled["docker.io/my/own:latest"] is None and "not/there" in pulled["docker.io/not/there:latest"]
+    archive = said("export", "my/own", "-o", "own.tar")
+    assert archive == {"path": "own.tar", "bytes": (tmp_path / "own.tar").stat().st_size}
+    assert said("prune", "my/own")["removed"] == ["docker.io/my/own:latest"]
+
+
 def test_the_configuration_is_read_and_flags_win(tmp_path: Path, mirror: str):
     (tmp_path / "c.toml").write_text(f'[line.sandbox.images]\nstore = "there"\nmirrors = ["{mirror}"]\n')
     done = patchwright("images", "pull", "my/own", "--config", "c.toml", cwd=tmp_path)

@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import itertools
 import os
-import random
 import secrets
 import signal
 import subprocess
@@ -14,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from swerex.deployment.remote import RemoteDeployment
+from tests.fleet.pool_processes import free_port
 
 from patchwright.errors import SandboxError
 from patchwright.sandbox.swerex_deploy import Machines
@@ -31,7 +30,6 @@ class Servers:
             [*unshare, "sh", "-c", _ROOT, "servers", sys.prefix, str(_PROGRAM)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        self._ports = itertools.count(random.randrange(10000, 19000))
         self._lock = threading.Lock()
         self.made = []
 
@@ -42,7 +40,7 @@ class Servers:
     def start(self, token):
         """Port and process id of a new server."""
         with self._lock:
-            port = next(self._ports)
+            port = free_port()
             try:
                 self._process.stdin.write(f"{port} {token}\n")
                 self._process.stdin.flush()

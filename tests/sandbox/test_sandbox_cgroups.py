@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import patchwright
+from patchwright.sandbox import owner
 from patchwright.sandbox.base import BoxSpec
 from patchwright.sandbox.cgroups import _candidates
 from patchwright.sandbox.namespace import NamespaceBackend
@@ -84,27 +85,31 @@ def killed_client(also_server):
         groups = [Path(path) for path in client.stdout.readline().split()]
         assert groups
         if also_server:
-            os.kill(int(groups[0].name.split("-")[1]), signal.SIGKILL)
+            server = int(groups[0].name.split("-")[1])
+            os.kill(server, signal.SIGKILL)
         client.kill()
+    if also_server:
+        until(lambda: not owner.start_time(server), "a killed fork server lives")
     return groups
+
+
+def until(condition, otherwise):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.05)
 
 
 def test_groups_go_with_a_killed_client():
     run(nothing)
     groups = killed_client(also_server=False)
-    deadline = time.monotonic() + 60
-    while any(path.exists() for path in groups):
-        assert time.monotonic() < deadline, "groups of a killed client are left"
-        time.sleep(0.05)
+    until(lambda: not any(path.exists() for path in groups), "groups of a killed client are left")
 
 
 def test_the_next_start_removes_groups_that_nobody_could():
     run(nothing)
     groups = killed_client(also_server=True)
-    deadline = time.monotonic() + 60
-    while any(busy(path) for path in groups):
-        assert time.monotonic() < deadline, "a box of a killed client lives"
-        time.sleep(0.05)
+    until(lambda: not any(busy(path) for path in groups), "a box of a killed client lives")
     run(nothing)
     assert not any(path.exists() for path in groups)
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.descriptors import count_fds
+from tests.descriptors import open_files
 
 from patchwright.errors import SandboxError
 from patchwright.sandbox.base import BoxSpec
@@ -110,11 +110,11 @@ def test_the_fork_owns_its_files():
 def test_nothing_is_left_of_forks():
     async def work(backend):
         box = await backend.open(BoxSpec())
-        fds = count_fds()
+        files = open_files()
         for _ in range(5):
             forks = await asyncio.gather(*(box.fork() for _ in range(4)))
             await asyncio.gather(*(fork.close() for fork in forks))
-        assert count_fds() == fds
+        assert not open_files() - files
 
     run(work)
 

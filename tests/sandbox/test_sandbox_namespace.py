@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.descriptors import count_fds
+from tests.descriptors import open_files
 
 import patchwright
 from patchwright.errors import ConfigError, SandboxError
@@ -135,10 +135,10 @@ def test_nothing_survives_a_killed_client():
 
 def test_nothing_is_left_after_closing(family):
     async def work(backend):
-        before_fds = count_fds()
+        before_files = open_files()
         first = await backend.open(BoxSpec())
         await first.close()
-        fds, server = count_fds(), family()
+        files, server = open_files(), family()
         assert len(server) == 1
 
         async def use(number):
@@ -149,12 +149,12 @@ def test_nothing_is_left_after_closing(family):
 
         assert await asyncio.gather(*(use(n) for n in range(30))) == [f"{n}\n" for n in range(30)]
         assert family() == server
-        assert count_fds() == fds
-        return before_fds
+        assert not open_files() - files
+        return before_files
 
     before = run(work)
     assert not family()
-    assert count_fds() <= before
+    assert not open_files() - before
 
 
 def test_a_box_that_dies_raises_and_does_not_hang(family):

@@ -218,6 +218,8 @@ class EvaluateRequest(_Request):
     """Seconds the script may take."""
     parser: str = "pytest"
     """How the output is read."""
+    rules: str = "strict"
+    """How the named tests become a verdict: `strict`, or the rules of an official harness (`swebench`)."""
     fail_to_pass: tuple[str, ...] = ()
     """Tests that must pass; with no names in either list, every test found must."""
     pass_to_pass: tuple[str, ...] = ()

@@ -158,14 +158,15 @@ class PoolClient:
         cwd: str = "",
         timeout: float = 3600.0,
         parser: str = "pytest",
+        rules: str = "strict",
         fail_to_pass: tuple[str, ...] = (),
         pass_to_pass: tuple[str, ...] = (),
     ) -> Verdict:
         """Reset the box's repository, apply a patch, run a script and read its tests."""
         node, box, token = self._route(lease)
         return await node.evaluate(
-            box, patch, eval_script, cwd=cwd, timeout=timeout, parser=parser, fail_to_pass=fail_to_pass,
-            pass_to_pass=pass_to_pass, token=token,
+            box, patch, eval_script, cwd=cwd, timeout=timeout, parser=parser, rules=rules,
+            fail_to_pass=fail_to_pass, pass_to_pass=pass_to_pass, token=token,
         )  # fmt: skip
 
     async def read(self, lease: RemoteLease, path: str) -> bytes:

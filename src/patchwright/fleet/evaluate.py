@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from patchwright.errors import GradeError
 from patchwright.sandbox.base import Sandbox
-from patchwright.types import Exec
 
-__all__ = ["Decide", "Diff", "Evaluation", "evaluate", "take_diff"]
+__all__ = ["Apply", "Decide", "Diff", "Evaluation", "evaluate", "take_diff"]
 
-Decide = Callable[[str, str, Sequence[str], Sequence[str]], bool | None]
-"""(output, parser, fail_to_pass, pass_to_pass) -> whether all tests that must pass did; None when the output
-names no test. Raises ConfigError for an unknown parser."""
+Apply = Callable[[Sandbox, str, str | None], Awaitable[str]]
+"""(box, patch, folder) -> apply a patch to the repository; what went wrong, or an empty text. Raises
+SandboxError when the box is gone."""
+Decide = Callable[[str, str, str, Sequence[str], Sequence[str]], bool | None]
+"""(output, parser, rules, fail_to_pass, pass_to_pass) -> whether all tests that must pass did; None when the
+output names no test. Raises ConfigError for an unknown parser or unknown rules."""
 
 _GIT_SECONDS = 120.0
 _LOG_TAIL = 16 * 2**20
@@ -31,10 +33,6 @@ _DIFF_FILE = "/tmp/patchwright.diff"
 _DIFF = (
     f"rm -rf {_DIFF_FILE}; git add -A && "
     f"git {{attributes}} --no-pager diff --cached --binary --no-color --no-ext-diff > {_DIFF_FILE}"
-)
-_APPLY = (
-    "git apply --whitespace=nowarn {file} || {{ git apply --check {file} 2>&1 | head -c 2000; "
-    "patch --batch --forward --fuzz=5 -p1 -i {file} > /dev/null; }}"
 )
 
 
@@ -93,13 +91,14 @@ async def evaluate(
     *,
     cwd: str | None,
     timeout: float,
+    apply: Apply,
     decide: Callable[[str], bool | None],
 ) -> Evaluation:
     """Reset the repository, apply `patch`, run `script` and let `decide` read its output.
 
     Raises GradeError when the output names no test, SandboxError when the box is gone.
     """
-    if problem := await _prepare(box, patch, cwd):
+    if problem := await _prepare(box, patch, cwd, apply):
         return Evaluation(resolved=False, returncode=1, error=problem)
     script_file, log_file = _name("sh"), _name("log")
     await box.write(script_file, script.encode("utf-8", "replace"))
@@ -116,17 +115,13 @@ async def evaluate(
     return Evaluation(resolved=resolved, returncode=done.code, output=log[-_SHOWN:])
 
 
-async def _prepare(box: Sandbox, patch: str, cwd: str | None) -> str:
+async def _prepare(box: Sandbox, patch: str, cwd: str | None, apply: Apply) -> str:
     """Reset and apply; what went wrong, or an empty text."""
     reset = await box.exec(_RESET, cwd=cwd, timeout=_GIT_SECONDS)
     if reset.code != 0:
         raise GradeError(f"the repository cannot be reset to HEAD: {reset.output[-300:].strip()}")
-    if not patch.strip():
-        return ""
-    file = _name("diff")
-    await box.write(file, (patch if patch.endswith("\n") else patch + "\n").encode("utf-8", "replace"))
-    applied: Exec = await box.exec(_APPLY.format(file=file), cwd=cwd, timeout=_GIT_SECONDS)
-    return "" if applied.code == 0 else f"the patch does not apply: {applied.output.strip()[:500]}"
+    problem = await apply(box, patch, cwd)
+    return problem and f"the patch does not apply: {problem.strip()[:500]}"
 
 
 async def _read_log(box: Sandbox, file: str) -> str:

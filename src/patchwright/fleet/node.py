@@ -16,7 +16,7 @@ from patchwright.errors import ConfigError, InfraError, PatchwrightError, Sandbo
 from patchwright.fleet.answers import Job
 from patchwright.fleet.api import CreateRequest, EvaluateRequest, ExecRequest, ForkRequest, NodeError
 from patchwright.fleet.boxes import Boxes, NodeBox, digest
-from patchwright.fleet.evaluate import Decide, Evaluation, evaluate
+from patchwright.fleet.evaluate import Apply, Decide, Evaluation, evaluate
 from patchwright.fleet.leases import Fences
 from patchwright.sandbox.base import BoxSpec, Sandbox, SandboxBackend
 from patchwright.types import Exec, Limits
@@ -42,6 +42,8 @@ class Machinery:
     """None when boxes can be made now, else one sentence that says why not."""
     images: Callable[[], Awaitable[list[str]]]
     """Names of the images that are here."""
+    apply: Apply
+    """Applies a patch as the graders do."""
     decide: Decide
     """Whether the tests in an output passed."""
 
@@ -159,19 +161,21 @@ class Node:
             raise self._explain(box, error) from error
 
     async def evaluate(self, box: NodeBox, request: EvaluateRequest) -> Evaluation:
-        """The verdict on a patch. 400 an unknown parser; 500 when no test reported, or the box died."""
+        """The verdict on a patch. 400 unknown parser or rules; 500 when no test reported, or the box died."""
 
         def decide(log: str) -> bool | None:
-            return self._machinery.decide(log, request.parser, request.fail_to_pass, request.pass_to_pass)
+            named = (request.fail_to_pass, request.pass_to_pass)
+            return self._machinery.decide(log, request.parser, request.rules, *named)
 
         try:
-            decide("")  # an unknown parser is told before the script runs
+            decide("")  # unknown parsers and rules are told before the script runs
             return await evaluate(
                 box.sandbox,
                 request.patch,
                 request.eval_script,
                 cwd=request.cwd or None,
                 timeout=request.timeout,
+                apply=self._machinery.apply,
                 decide=decide,
             )
         except ConfigError as error:

@@ -183,6 +183,7 @@ class NodeClient(Link):
         cwd: str = "",
         timeout: float = 3600.0,
         parser: str = "pytest",
+        rules: str = "strict",
         fail_to_pass: tuple[str, ...] = (),
         pass_to_pass: tuple[str, ...] = (),
         key: str = "",
@@ -196,6 +197,7 @@ class NodeClient(Link):
             "cwd": cwd,
             "timeout": timeout,
             "parser": parser,
+            "rules": rules,
             "fail_to_pass": fail_to_pass,
             "pass_to_pass": pass_to_pass,
         }

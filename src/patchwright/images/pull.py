@@ -108,8 +108,7 @@ class Puller:
             )
 
     def _to_come(self, layer: Layer) -> int:
-        blob = self._store.blob(layer.digest or layer.diff_id)
-        return max(0, layer.size - (blob.stat().st_size if blob.exists() else 0))
+        return max(0, layer.size - self._store.blob_bytes(layer.digest or layer.diff_id))
 
     async def _layer(self, manifest: Manifest, layer: Layer) -> None:
         async with self._store.writing(layer.diff_id):

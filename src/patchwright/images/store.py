@@ -29,7 +29,7 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from patchwright.config import Config
-from patchwright.errors import ConfigError, ImageError
+from patchwright.errors import ConfigError, ImageError, MissingImage
 from patchwright.images.locks import Hold, alone, alone_async, held
 from patchwright.images.names import Name
 from patchwright.store.files import attributed, write_text
@@ -176,6 +176,10 @@ class Store:
         """Where a layer's blob is downloaded to."""
         return self._blobs / digest.removeprefix("sha256:")
 
+    def blob_bytes(self, digest: str) -> int:
+        """What of a layer's blob is there."""
+        return _size(self.blob(digest))
+
     def layer(self, diff_id: str) -> Path:
         """Where an unpacked layer is, if it is there."""
         return self._layers / diff_id.removeprefix("sha256:")
@@ -203,7 +207,7 @@ class Store:
         missing = [layer for layer in image.layers if not self.layer(layer).is_dir()]
         if missing:
             raise ImageError(f"{image.name} lacks layer {missing[0]}")
-        with attributed("record an image", self._images):
+        with attributed("record an image", self._images), self._alone():  # two may pull it at once
             write_text(self._record(image.name), image.model_dump_json())
 
     # --- removing -----------------------------------------------------------------------------
@@ -291,7 +295,7 @@ class Store:
     def _known(self, name: Name) -> Image:
         image = _read(self._record(str(name)))
         if image is None:
-            raise ConfigError(f"image {name} is not in {self.folder}; run `patchwright images pull {name}`")
+            raise MissingImage(f"image {name} is not in {self.folder}; run `patchwright images pull {name}`")
         return image
 
     def _root(self, image: Image) -> Root:

@@ -48,6 +48,7 @@ class Daemon:
         self._budget = parse_bytes(config.budget)
         self._watch = watch
         self._slots = asyncio.Semaphore(config.parallel)
+        self._measuring = asyncio.Lock()
 
     async def pull(self, names: Sequence[Name], *, refresh: bool = False) -> dict[Name, InfraError | None]:
         """Pull all of `names`, and say of each what went wrong, if anything did.
@@ -130,7 +131,8 @@ class Daemon:
 
     async def _used(self) -> int:
         """Bytes of all layers of the engine, each counted once."""
-        status, text = await self._api.call("GET", "/system/df", query={"type": "image"})
+        async with self._measuring:  # Docker before 23 refuses to do it twice at once
+            status, text = await self._api.call("GET", "/system/df", query={"type": "image"})
         if status != 200:
             raise ImageError(f"Docker does not say what its images take: {message(text)}")
         size = json.loads(text).get("LayersSize")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,17 +16,21 @@ from patchwright.fleet.node import Machinery, Node
 from patchwright.fleet.node_server import NodeServer
 from patchwright.fleet.serving import Address, Serving
 from patchwright.fleet.tokens import NODE_TOKEN, check_exposure, config_folder, load_token
+from patchwright.grade.diff import parse
 from patchwright.grade.parsers import UnreadableLog, parser
+from patchwright.grade.patch import apply_patch
+from patchwright.grade.rules import judge
 from patchwright.images.store import Store
 from patchwright.recipes.assembly import SandboxConfig
 from patchwright.recipes.image_boxes import ImageBackend
 from patchwright.recipes.progress import View
-from patchwright.sandbox.base import BoxSpec, SandboxBackend
+from patchwright.recipes.stopping import stopping
+from patchwright.sandbox.base import BoxSpec, Sandbox, SandboxBackend
 from patchwright.sandbox.docker import DockerBackend
 from patchwright.sandbox.select import open_backend
-from patchwright.types import TestStatus
+from patchwright.types import GradeState, Task, Tests, TestStatus
 
-__all__ = ["NodeConfig", "decide", "open_machinery", "serve"]
+__all__ = ["NodeConfig", "apply", "decide", "open_machinery", "serve"]
 
 _BAD = (TestStatus.FAILED, TestStatus.ERROR)
 
@@ -62,7 +65,7 @@ async def serve(config: NodeConfig, view: View) -> None:
     token_file = config.token_file or config_folder() / NODE_TOKEN
     token = "" if config.open else load_token(token_file)
     audit = Audit(config.audit or audit_file("node-audit"))
-    async with open_machinery(config.sandbox) as machinery, _stopping() as stop:
+    async with open_machinery(config.sandbox) as machinery, stopping() as stop:
         node = Node(machinery, max_boxes=config.max_boxes, ttl=config.ttl)
         async with Serving(NodeServer(node, token, audit).app, config) as serving:
             await _announce(view, node, serving.url, token_file if token else None)
@@ -82,29 +85,50 @@ async def open_machinery(config: SandboxConfig) -> AsyncIterator[Machinery]:
     if config.use == "namespace":
         backend = ImageBackend(backend, config.images)
     try:
-        yield Machinery(backend=backend, probe=probe, images=images, decide=decide)
+        yield Machinery(backend=backend, probe=probe, images=images, apply=apply, decide=decide)
     finally:
         await backend.close()
 
 
-def decide(
-    output: str, parser_name: str, fail_to_pass: Sequence[str], pass_to_pass: Sequence[str]
-) -> bool | None:
-    """Whether the tests of an output pass: all that are named; without names, one at least, and none failed.
+async def apply(box: Sandbox, patch: str, cwd: str | None) -> str:
+    """Apply a patch as `grade` does; what went wrong, or an empty text. Raises SandboxError."""
+    diff = parse(patch)
+    if diff.outside:
+        return f"it reaches out of the repository, to {diff.outside}"
+    if not diff.sections:
+        return "there is no diff in it" if diff.wanted else ""
+    return await apply_patch(box, _task("", "", (), (), workdir=cwd or "."), diff)
 
-    None when the output names no test, or cannot be read. Raises ConfigError for an unknown parser.
+
+def _task(
+    parser: str, rules: str, to_pass: Sequence[str], passing: Sequence[str], workdir: str = "."
+) -> Task:
+    """What the graders want to know of what is evaluated."""
+    tests = Tests(
+        command="", parser=parser, rules=rules, fail_to_pass=tuple(to_pass), pass_to_pass=tuple(passing)
+    )
+    return Task(id="evaluate", prompt="", workdir=workdir, tests=tests)
+
+
+def decide(
+    output: str, parser_name: str, rules: str, fail_to_pass: Sequence[str], pass_to_pass: Sequence[str]
+) -> bool | None:
+    """Whether the tests of an output pass: those that are named, as the rules have it; without names, one at
+    least, and none failed.
+
+    None when the output names no test, or cannot be read. Raises ConfigError for an unknown parser or rules.
     """
+    found = judge(_task(parser_name, rules, fail_to_pass, pass_to_pass), output)
+    if fail_to_pass or pass_to_pass:
+        return None if found.state is GradeState.NO_TESTS_PARSED else found.state is GradeState.RESOLVED
     try:
         statuses = parser(parser_name)(output)
     except UnreadableLog:
         return None
     if not statuses:
         return None
-    named = (*fail_to_pass, *pass_to_pass)
-    if named:
-        return all(statuses.get(name) is TestStatus.PASSED for name in named)
-    found = statuses.values()
-    return TestStatus.PASSED in found and not any(status in _BAD for status in found)
+    shown = statuses.values()
+    return TestStatus.PASSED in shown and not any(status in _BAD for status in shown)
 
 
 def _questions(
@@ -132,16 +156,3 @@ async def _announce(view: View, node: Node, url: str, token_file: Path | None) -
     view.say(f"token  {token_file or 'none is asked for'}")
     if not health.ok:
         view.say(f"boxes cannot be made yet: {health.reason}")
-
-
-@asynccontextmanager
-async def _stopping() -> AsyncIterator[asyncio.Event]:
-    """An event that SIGINT and SIGTERM set."""
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        yield stop
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from pathlib import Path
 
 from pydantic import Field
@@ -27,6 +25,7 @@ from patchwright.fleet.tokens import (
     trust,
 )
 from patchwright.recipes.progress import View
+from patchwright.recipes.stopping import stopping
 
 __all__ = ["PoolConfig", "serve_pool"]
 
@@ -81,13 +80,13 @@ async def serve_pool(config: PoolConfig, view: View) -> None:
     pool = _pool(config)
     await pool.start()
     try:
-        async with Serving(pool_app(pool, token, audit), address) as serving:
+        async with Serving(pool_app(pool, token, audit), address) as serving, stopping() as stop:
             view.say(f"pool     {serving.url}")
             view.say(f"token    {'none is asked for' if config.open else token_file}")
             view.say(
                 f"nodes    {len(pool.nodes)}, {sum(x.state.healthy for x in pool.nodes.values())} healthy"
             )
-            await _stopped()
+            await stop.wait()
     finally:
         await pool.close()
         audit.close()
@@ -121,15 +120,3 @@ def _node_token(config: PoolConfig) -> str:
     if config.open and config.node_token_file is None and not file.exists():
         return ""
     return read_token(file)
-
-
-async def _stopped() -> None:
-    """Wait for SIGINT or SIGTERM."""
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        await stop.wait()
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from patchwright.errors import ConfigError
 from patchwright.gateway.server import Gateway
 from patchwright.recipes.assembly import LineConfig, open_gateway
 from patchwright.recipes.progress import View
+from patchwright.recipes.stopping import stopping
 from patchwright.store import Run
 from patchwright.types import Endpoint, Trajectory, Turn
 
@@ -35,8 +34,9 @@ async def serve(config: LineConfig, model: Path, address: Address, view: View) -
     """Serve a model until SIGINT or SIGTERM. Nothing is recorded."""
     async with AsyncExitStack() as stack:
         gateway = await _gateway(stack, config, model, address, view)
-        _announce(view, gateway.endpoint, known=bool(address.api_key))
-        await _stopped()
+        async with stopping() as stop:
+            _announce(view, gateway.endpoint, known=bool(address.api_key))
+            await stop.wait()
 
 
 async def record(
@@ -59,8 +59,9 @@ async def record(
             run.put(recorded, stage=STAGE, step=0, version=0)
 
         session = gateway.session(name, sampling=config.sampling.sampling(), on_turn=keep)
-        _announce(view, session.endpoint, known=False)
-        await _stopped()
+        async with stopping() as stop:
+            _announce(view, session.endpoint, known=False)
+            await stop.wait()
         view.say(f"recorded {len(session.turns)} turns: patchwright show {folder} {name}")
 
 
@@ -76,15 +77,3 @@ def _announce(view: View, endpoint: Endpoint, *, known: bool) -> None:
     view.say(f"base_url {endpoint.base_url}")
     view.say(f"api_key  {'as given' if known else endpoint.api_key}")
     view.say(f"model    {endpoint.model}")
-
-
-async def _stopped() -> None:
-    """Wait for SIGINT or SIGTERM."""
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        await stop.wait()
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)

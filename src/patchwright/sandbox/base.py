@@ -100,7 +100,8 @@ class Sandbox(Protocol):
         """An independent box of the same spec with a copy of this one's files; both go on.
 
         Copied are the files of the working directory, the home, /tmp and /dev/shm, and whatever else the
-        image let the box write: content, modes, times, links and odd names. Processes and sockets are not.
+        image let the box write: content, modes, times, links and odd names. Processes and sockets are not,
+        nor the parts of seconds where Docker copies an image.
         It waits for the command that runs; what a background process writes meanwhile may be half there.
         Raises SandboxError when the box is closed or cannot be copied.
         """

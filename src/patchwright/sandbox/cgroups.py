@@ -30,7 +30,8 @@ _SHARES = 220
 """Weight of all boxes together, per processor: two tasks at the nice level of boxes (1024 is one at 0)."""
 _MIB = 1 << 20
 _PATIENCE = 5.0
-"""Seconds the kernel may take to empty a group whose processes were killed."""
+"""Seconds the kernel may take to empty one more group whose processes were killed."""
+_PAUSE = 0.01
 
 
 @dataclass(frozen=True)
@@ -110,12 +111,15 @@ class Groups:
 
     def sweep(self) -> None:
         """Remove all groups of this server's boxes, which are dying."""
+        names = ((place.fd, name) for place in self._places for name in os.listdir(place.fd))
+        left = [one for one in names if one[1].startswith(self._prefix)]
         deadline = time.monotonic() + _PATIENCE
-        for place in self._places:
-            for name in os.listdir(place.fd):
-                if name.startswith(self._prefix):
-                    while not _remove_at(place.fd, name) and time.monotonic() < deadline:
-                        time.sleep(0.01)
+        while left and time.monotonic() < deadline:
+            before, left = left, [one for one in left if not _remove_at(*one)]
+            if len(left) < len(before):
+                deadline = time.monotonic() + _PATIENCE
+            else:
+                time.sleep(_PAUSE)
 
 
 def remove(path: str) -> bool:

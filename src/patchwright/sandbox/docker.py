@@ -9,6 +9,7 @@ a whole. In other images the root is writable, and there `disk_mb` bounds each f
 
 A fork of the former copies those folders through the runners. Of the latter it commits the container to an
 unnamed image, removed with the fork: the engine knows best what was changed and removed where, in one call.
+It keeps whole seconds of the files' times. To set them anew would copy each file, and part hard links.
 """
 
 from __future__ import annotations

@@ -107,14 +107,19 @@ class Estate:
                 self._settled, self._patient_until = False, time.monotonic() + _RETRY
 
     async def clear(self) -> None:
-        """Remove everything of this run, and what nobody owns; nothing is asked if nothing was made."""
+        """Remove everything of this run, and what nobody owns; nothing is asked if nothing was made. What is
+        going by itself is waited for, some seconds."""
         if not self._used:
             return
         self._owned.clear()
         async with self._settling:
-            refusals, _ = await self._remove_unowned()
-            for error in refusals:
-                raise error
+            for _ in range(_LOOKS):
+                refusals, going = await self._remove_unowned()
+                for error in refusals:
+                    raise error
+                if not going:
+                    return
+                await asyncio.sleep(_PAUSE)
 
     async def _remove_unowned(self) -> tuple[list[SandboxError], bool]:
         """The refusals, and whether something is only going. Raises SandboxError when the engine does not

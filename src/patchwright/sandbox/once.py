@@ -206,7 +206,8 @@ def _wait(here: str, header: dict[str, Any], body: bytes) -> dict[str, Any]:
     pause = 0.002
     while True:
         alive = _is_supervised(place)  # asked first: a result may come just before the end
-        reply = _chunk(place) or _result(place)
+        ended = os.path.exists(os.path.join(place, "result"))  # and a chunk just before the result
+        reply = _chunk(place) or (_result(place) if ended else None)
         if reply is not None:
             return reply
         if not alive:

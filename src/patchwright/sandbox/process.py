@@ -310,6 +310,7 @@ def _remove(root: Path) -> None:
     for folder, names, _ in os.walk(root):
         for name in names:
             path = Path(folder) / name
-            if not path.is_symlink():
-                path.chmod(0o700)
+            with contextlib.suppress(FileNotFoundError):  # another program may be at it too
+                if not path.is_symlink():
+                    path.chmod(0o700)
     shutil.rmtree(root, ignore_errors=True)

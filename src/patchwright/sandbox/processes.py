@@ -56,6 +56,9 @@ def kill_all_but(spared: Known) -> None:
             _kill(pid)
         killed |= victims
     _kill(-1)
+    deadline = time.monotonic() + _PATIENCE
+    while known() and time.monotonic() < deadline:
+        time.sleep(_PAUSE)
 
 
 def _kill(pid: int) -> None:

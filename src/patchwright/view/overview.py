@@ -191,6 +191,13 @@ def _locks(file: Path, owner: int) -> bool:
     """Whether the process still has the file open: numbers of processes are given again."""
     try:
         held: Iterable[Path] = list(Path(f"/proc/{owner}/fd").iterdir())
-        return any(one.samefile(file) for one in held if one.exists())
     except OSError:
         return True  # somebody else's process: believe the number
+    return any(_is_same(one, file) for one in held)
+
+
+def _is_same(one: Path, file: Path) -> bool:
+    try:
+        return one.samefile(file)
+    except OSError:  # closed meanwhile, or no file at all
+        return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import webbrowser
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,6 +14,7 @@ from patchwright.fleet.client import PoolClient
 from patchwright.fleet.serving import Address, Serving
 from patchwright.fleet.tokens import POOL_TOKEN, check_exposure, config_folder, new_token, read_token, trust
 from patchwright.recipes.progress import View
+from patchwright.recipes.stopping import stopping
 from patchwright.view.server import view_app
 from patchwright.view.shelf import Shelf, open_shelf
 
@@ -73,18 +73,11 @@ async def serve_view(config: ViewConfig, view: View) -> None:
     """Serve until SIGINT or SIGTERM. Raises ConfigError."""
     shelf = open_shelf(config.paths)
     try:
-        async with serving(config, shelf) as link:
+        async with serving(config, shelf) as link, stopping() as stop:
             for line in (f"view     {link}", f"runs     {', '.join(name for name, _ in shelf)}"):
                 view.console.print(line, soft_wrap=True, highlight=False, markup=False)
             if config.browser:
                 await asyncio.to_thread(webbrowser.open, link)
-            await _stopped()
+            await stop.wait()
     finally:
         shelf.close()
-
-
-async def _stopped() -> None:
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    await stop.wait()

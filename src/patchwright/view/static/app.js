@@ -15,14 +15,16 @@ let leave = null;
 
 function place() {
   const [page, query = ""] = location.hash.replace(/^#\//, "").split("?");
-  return { page: page || "runs", params: Object.fromEntries(new URLSearchParams(query)) };
+  return { page: page || "runs", params: Object.fromEntries(new URLSearchParams(query)), address: location.hash };
 }
 
-async function attemptPage(params) {
+async function attemptPage(params, address) {
   const data = await get("attempt", { run: params.run, id: params.id });
   const where = { run: params.run, tab: params.tab, remember: (tab) => {
+    if (location.hash !== address) return; // on the way to another page
     where.tab = tab;
     history.replaceState(null, "", link("attempt", { run: params.run, id: params.id, tab: tab === "conversation" ? "" : tab }));
+    address = location.hash;
   } };
   await attemptView(main, data, where, () => get("tokens", { run: params.run, id: params.id }));
 }
@@ -40,14 +42,14 @@ let before = "";
 
 async function show() {
   turnPage();
-  const { page, params } = place();
+  const { page, params, address } = place();
   leave?.();
   leave = null;
   try {
     if (!runs.length) runs = (await get("runs")).runs;
     if (page !== "runs" && !params.run && runs.length) params.run = runs[0].name;
     top(page, params);
-    const left = await (PAGES[page] || PAGES.runs)(params);
+    const left = await (PAGES[page] || PAGES.runs)(params, address);
     leave = typeof left === "function" ? left : null;
     document.title = `${params.id || NAV.find(([key]) => key === page)?.[1] || "Patchwright"} \u00b7 ${params.run || "Patchwright"}`;
   } catch (error) {

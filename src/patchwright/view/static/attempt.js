@@ -12,7 +12,9 @@ export function attemptView(main, data, where, tokens) {
   const counts = { conversation: data.messages.length, tests: data.grade ? data.grade.tests.length : 0, commands: data.steps.length, turns: data.turns.length };
   const tabs = TABS.map(([key, name]) => h("button", { type: "button", role: "tab", id: `tab-${key}`, "aria-controls": "panel", onclick: () => open(key) },
     name, counts[key] ? h("span", { class: "quiet" }, ` ${counts[key]}`) : null));
+  let chosen = "";
   const open = async (key) => {
+    chosen = key;
     tabs.forEach((button, index) => {
       const here = TABS[index][0] === key;
       button.setAttribute("aria-selected", String(here));
@@ -20,7 +22,8 @@ export function attemptView(main, data, where, tokens) {
     });
     panel.setAttribute("aria-labelledby", `tab-${key}`);
     where.remember?.(key);
-    put(panel, ...(await content(key, data, tokens)));
+    const made = await content(key, data, tokens);
+    if (chosen === key) put(panel, ...made); // else another was chosen meanwhile
   };
   const bar = h("div", { class: "tabs", role: "tablist", "aria-label": "Parts of the attempt" }, tabs);
   bar.addEventListener("keydown", (event) => {
