@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
 from patchwright.errors import ConfigError
@@ -217,24 +218,24 @@ def _import(path: str, key: str) -> Any:
 def reference(model: type[Config]) -> str:
     """Markdown tables of every key below `model`: key, type, default and what it is for."""
     sections = []
-    for prefix, cls in _tables(model):
+    for prefix, cls, preset in _tables(model):
         title = f"## `[{prefix}]`" if prefix else f"## {cls.__name__}"
-        rows = [_row(name, cls) for name in cls.model_fields]
+        rows = [_row(name, cls, preset) for name in cls.model_fields]
         head = "| key | type | default | what it is |\n| --- | --- | --- | --- |"
         about = (cls.__doc__ or "").strip().partition("\n\n")[0].replace("\n", " ")
         sections.append("\n".join([title, "", re.sub(r"\s+", " ", about), "", head, *rows]))
     return "\n\n".join(sections) + "\n"
 
 
-def _row(name: str, cls: type[Config]) -> str:
+def _row(name: str, cls: type[Config], preset: Config | None) -> str:
     field = cls.model_fields[name]
     kind = _type_name(field.annotation)
-    if field.default_factory is not None:
-        default = "" if _inner(field.annotation) else _brief(field.get_default(call_default_factory=True))
-    elif field.default is PydanticUndefined:
+    value = _default(field, getattr(preset, name, PydanticUndefined))
+    if value is PydanticUndefined:
         default = "required"
     else:
-        default = "" if isinstance(field.default, Config) else _brief(field.default)
+        nested = isinstance(value, Config) or (field.default_factory is not None and _inner(field.annotation))
+        default = "" if nested else _brief(value).replace("<", "\\<")  # a template's tags are no HTML
     what = re.sub(r"\s+", " ", field.description or "")
     return "| " + " | ".join(_cell(text) for text in (f"`{name}`", kind, default, what)) + " |"
 
@@ -260,17 +261,27 @@ def _inner(annotation: Any) -> list[type[Config]]:
     return [cls for arg in typing.get_args(annotation) for cls in _inner(arg)]
 
 
-def _tables(model: type[Config], prefix: str = "") -> Iterator[tuple[str, type[Config]]]:
-    yield prefix, model
+def _tables(
+    model: type[Config], prefix: str = "", preset: Config | None = None
+) -> Iterator[tuple[str, type[Config], Config | None]]:
+    """Every table: its key, its class, and the default above it, whose values go before the class's."""
+    yield prefix, model, preset
     for name, field in model.model_fields.items():
+        value = _default(field, getattr(preset, name, PydanticUndefined))
         for cls in _inner(field.annotation):
-            yield from _tables(cls, f"{prefix}.{name}" if prefix else name)
+            below = value if isinstance(value, cls) else None
+            yield from _tables(cls, f"{prefix}.{name}" if prefix else name, below)
+
+
+def _default(field: FieldInfo, preset: Any) -> Any:
+    """What a field is when nobody sets it; PydanticUndefined when it must be set."""
+    return field.get_default(call_default_factory=True) if preset is PydanticUndefined else preset
 
 
 def _keys(model: type[Config]) -> list[str]:
-    dot = [(f"{prefix}." if prefix else "", cls) for prefix, cls in _tables(model)]
+    dot = [(f"{prefix}." if prefix else "", cls) for prefix, cls, _ in _tables(model)]
     return [prefix + name for prefix, cls in dot for name in cls.model_fields]
 
 
 def _configs(model: type[Config]) -> set[type[Config]]:
-    return {cls for _, cls in _tables(model)}
+    return {cls for _, cls, _ in _tables(model)}

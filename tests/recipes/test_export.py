@@ -16,11 +16,12 @@ from patchwright.errors import ConfigError
 from patchwright.recipes.data.export import Request, export_artifacts, export_rows
 from patchwright.recipes.data.hub import export_hub
 from patchwright.recipes.data.selection import Benchmark, Candidate, Chosen, Selection, balance, select
-from patchwright.recipes.data.trajectories import import_trajectories
+from patchwright.recipes.data.trajectories import import_trajectories, tools_of
 from patchwright.recipes.progress import View
 from patchwright.render import CHATML
 from patchwright.store import Run
 from patchwright.tasks.files import dump_tasks
+from patchwright.tasks.sources.read import read
 from patchwright.train.tokenizer import save_tokenizer, train_tokenizer
 from patchwright.types import Exec, Failure, Grade, GradeState, Outcome, Step, Task, Tests, Trajectory, Turn
 
@@ -162,6 +163,18 @@ def test_swe_gyms_policy_rows_hold_messages_of_text_alone(run, tmp_path):
     assert row == {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": text}]}
 
 
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
+def test_policy_rows_hold_the_tools_that_the_agent_had(run, tmp_path, name):
+    tools = [{"type": "function", "function": {"name": "terminal", "parameters": {"type": "object"}}}]
+    file = tmp_path / "tools.json"
+    file.write_text(json.dumps(tools))
+    exported(run, tmp_path / name, tools=file)
+    found = [tools_of(item) for item in read(str(tmp_path / name))]
+    assert found and all(one == tools for one in found)
+    exported(run, tmp_path / name)
+    assert all(tools_of(item) is None for item in read(str(tmp_path / name)))
+
+
 def test_a_tokenizer_measures_what_was_not_recorded(tmp_path):
     bare = [replace(ATTEMPTS[0], turns=()), replace(ATTEMPTS[5], turns=())]
     other = stored(tmp_path / "two", bare)
@@ -183,6 +196,21 @@ def test_verifier_rows_are_as_many_good_as_bad(run, tmp_path):
         assert "*** Turn 1 - ASSISTANT ***" in row["messages"][1]["content"]
     everything = exported(run, tmp_path / "v.jsonl", kind="verifier", negatives=0.0)
     assert Counter(row["label"] for row in everything) == {"YES": 4, "NO": 2}
+
+
+def test_attempts_of_which_no_row_can_be_made_are_left_out_before_choosing(tmp_path):
+    """Else the sides would not be as many, and the cap of a task would hold fewer than there are."""
+    broken = [{"id": "c", "type": "function", "function": {"name": "bash", "arguments": "{"}}]
+    talk = ({"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": broken})
+    bad = replace(ATTEMPTS[4], id="a-5", messages=talk, turns=())
+    other = stored(tmp_path / "two", [ATTEMPTS[0], ATTEMPTS[1], ATTEMPTS[4], bad])
+    rows = exported(other, tmp_path / "v.jsonl", kind="verifier")
+    assert Counter(row["label"] for row in rows) == {"YES": 1, "NO": 1}
+    good = replace(bad, id="a-6", grade=ATTEMPTS[0].grade)
+    short = stored(tmp_path / "three", [ATTEMPTS[0], good])
+    request = Request(kind="sft", form="swe-gym-openhands", runs=(short,), selection=Selection(per_task=1))
+    written = export_rows(request, tmp_path / "s.jsonl", QUIET)
+    assert (written.rows, written.attempts, written.left_out.total()) == (1, 1, 1)
 
 
 @given(st.integers(0, 30), st.integers(0, 30), st.sampled_from([0.5, 1.0, 2.0]))

@@ -1,6 +1,7 @@
 """The ways a rank fails while another waits for it, and where it listens. No torch, so that the processes
 start fast."""
 
+import contextlib
 import os
 import resource
 import signal
@@ -25,7 +26,10 @@ def full_disk(*, kill):
 
 def listening():
     """Addresses of this process's TCP sockets that listen (IPv4), and a port of each IPv6 one."""
-    mine = {str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
+    mine = set()
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile, as what lists them is
+            mine.add(str(path.readlink()))
     found = []
     for table, size in (("tcp", 8), ("tcp6", 32)):
         for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:

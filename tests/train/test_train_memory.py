@@ -7,6 +7,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from patchwright.train.attention import STRETCH, enable_trees
 from patchwright.train.config import TrainConfig
@@ -78,6 +79,17 @@ def test_a_long_row_and_a_long_tree_never_make_a_whole_mask_or_all_scores(model_
         with Largest() as seen:
             loss_of(model, batch, 64 * VOCABULARY)
         assert seen.elements <= 2 * STRETCH * 4096, "a stretch of queries sees all keys, and no more do"
+
+
+def test_a_row_of_65536_tokens_makes_nothing_larger_than_a_layers_activations(tmp_path):
+    """One layer, so that it takes seconds; logits would have 259 elements a token, a mask 65,536."""
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "head_dim": 16, "vocab_size": VOCABULARY}
+    heads = {"num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1}
+    shape = Qwen3Config(**sizes, **heads, max_position_embeddings=65_536, tie_word_embeddings=True)
+    Qwen3ForCausalLM(shape).save_pretrained(tmp_path)
+    with Largest() as seen:
+        loss_of(load_model(tmp_path), collate([long_row(65_536)]), 64 * VOCABULARY)
+    assert seen.elements <= 32 * 65_536
 
 
 def test_masks_of_a_long_tree_are_kept_once(model_folder):

@@ -122,6 +122,10 @@ def test_past_the_bound_nothing_is_trained_and_the_sentence_says_why(model_folde
     before = [weight.detach().clone() for weight in trainer.model.parameters()]
     with pytest.raises(EngineError, match=r"0\.300 nats a token .* rl\.max_drift \(0\.25\)"):
         trainer.step(rows, loss=replace(LOSSES[name], max_drift=0.25))
+    lost = [replace(rows[0], logprobs=(*rows[0].logprobs[:-1], math.nan)), *rows[1:]]
+    assert rows[0].weights[-1] > 0
+    with pytest.raises(EngineError, match="disagree by nan nats a token"):
+        trainer.step(lost, loss=replace(LOSSES[name], max_drift=0.25))
     after = list(trainer.model.parameters())
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert all(weight.grad is None for weight in after)

@@ -166,6 +166,7 @@ def test_logits_in_pieces_have_the_same_gradients(pair, tiny, tmp_path, make_row
     """Of a head that is the embedding, or its own; added up on each rank, or after every micro-batch."""
     model = new_model(tiny, train_tokenizer([], vocab_size=260))
     model.config.tie_word_embeddings = tied
+    torch.manual_seed(0)
     Qwen3ForCausalLM(model.config).save_pretrained(tmp_path / "v0")
     batches = [collate(make_rows(3, seed=seed)) for seed in range(4)]
     alone = rank_jobs.gradients(tmp_path / "v0", batches, max_logits=2**25, holds=True)
@@ -319,6 +320,7 @@ def test_a_rank_that_ends_while_it_writes_leaves_the_last_checkpoint(model_folde
 def test_a_rank_that_fails_ends_all_and_its_cause_is_told(model_folder, one, other, told):
     async def run():
         trainer = TrainerProcess(model_folder, TrainConfig(ranks=2))
+        await asyncio.gather(*(worker.call(os.getpid) for worker in trainer._workers))  # both are up
         calls = [worker.call(job) for worker, job in zip(trainer._workers, (one, other), strict=True)]
         with pytest.raises(told):
             await asyncio.wait_for(trainer._gather(calls), 300)

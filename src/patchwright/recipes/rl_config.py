@@ -62,7 +62,7 @@ class RlConfig(Config):
     its first update, over all tokens of a round that were sampled with the weights to be updated (of up to 16
     attempts, where the round has tokens of older weights too); past it the run stops, untrained. float32 on
     one machine differs by about 1e-6, bfloat16 engines by about 0.01."""
-    train: TrainConfig = TrainConfig()
+    train: TrainConfig = TrainConfig(lr=1e-6)
     """Optimizer."""
 
     @model_validator(mode="after")

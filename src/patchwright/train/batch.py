@@ -15,7 +15,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from patchwright.train.tree import Forest, shared_parts
+from patchwright.train.tree import WORTH, Forest, forest_size, shared_parts
 from patchwright.types import Sample
 
 __all__ = [
@@ -70,11 +70,27 @@ class MicroBatch:
 def plan(samples: Sequence[Sample], max_tokens: int, *, share: bool) -> list[MicroBatch]:
     """The micro-batches of an optimizer step, at most `max_tokens` each (a longer row goes alone).
 
-    With `share`, rows that begin alike, of one trajectory or of several, compute what they share once.
+    With `share`, rows that begin alike, of one trajectory or of several, compute what they share once, and
+    rows of unlike length are packed, one behind the other, instead of padded.
     """
-    trees, plain = shared_parts(samples, max_tokens) if share else ([], list(samples))
-    grown = [MicroBatch(rows, Forest.of([row.token_ids for row in rows])) for rows, _ in trees]
-    return [*map(MicroBatch, micro_batches(plain, max_tokens)), *grown]
+    return [
+        MicroBatch(rows, Forest.of([row.token_ids for row in rows]) if packed else None)
+        for rows, _, packed in _cut(samples, max_tokens, share=share)
+    ]
+
+
+def _cut(samples: Sequence[Sample], max_tokens: int, *, share: bool) -> list[tuple[list[Sample], int, bool]]:
+    """Rows of each micro-batch, the tokens it computes, and whether they are a forest."""
+    trees, plain = shared_parts(samples, max_tokens) if share else ([], samples)
+    padded = [_laid_out(rows, share=share) for rows in micro_batches(plain, max_tokens)]
+    return [*padded, *((rows, size, True) for rows, size in trees)]
+
+
+def _laid_out(rows: list[Sample], *, share: bool) -> tuple[list[Sample], int, bool]:
+    padded = len(rows) * max(map(len, rows))
+    size = forest_size(rows) if share else padded
+    packed = size <= WORTH * padded
+    return rows, size if packed else padded, packed
 
 
 def dealt(
@@ -110,9 +126,7 @@ def _even(samples: Sequence[Sample], max_tokens: int, *, share: bool, ranks: int
 
 def _sizes(samples: Sequence[Sample], max_tokens: int, *, share: bool) -> list[int]:
     """Tokens of each micro-batch of `plan`, without making them."""
-    trees, plain = shared_parts(samples, max_tokens) if share else ([], samples)
-    padded = (len(rows) * max(map(len, rows)) for rows in micro_batches(plain, max_tokens))
-    return [*padded, *(size for _, size in trees)]
+    return [size for _, size, _ in _cut(samples, max_tokens, share=share)]
 
 
 def _longest(sizes: Sequence[int], ranks: int) -> int:

@@ -70,8 +70,10 @@ class LoraConfig(Config):
 class TrainConfig(Config):
     """How weights are updated."""
 
-    lr: float = 4e-4
-    """Learning rate at its peak."""
+    lr: float = 1e-5
+    """Learning rate at its peak. 1e-5 suits a pretrained model that is tuned whole on what it should say
+    (LIMA, arXiv 2305.11206), 1e-6 one that is reinforced (GRPO, arXiv 2402.03300; DAPO, arXiv 2503.14476);
+    LoRA wants about ten times as much, a small model from scratch about a hundred times."""
     betas: tuple[float, float] = (0.9, 0.95)
     """AdamW's decay rates of the gradient's mean and square."""
     weight_decay: float = 0.0
@@ -82,8 +84,9 @@ class TrainConfig(Config):
     """Tokens computed at once, padding included; changes speed and memory, not results. About 1,000 stays in
     a CPU's cache (6,000 is a third slower there); a GPU wants 16,000 or more."""
     share_prefixes: bool = True
-    """Compute what rows have in common from their start once: turns of an attempt, attempts of a group.
-    Changes speed, not results (but for rounding); false for models that do their own attention."""
+    """Compute what rows have in common from their start once (turns of an attempt, attempts of a group), and
+    pack rows of unlike length instead of padding them. Changes speed, not results (but for rounding); false
+    for models that do their own attention."""
     minibatches: int = 1
     """Optimizer steps made of the samples of one `step`."""
     normalise: Normalisation = "sequence"

@@ -4,7 +4,8 @@ Shapes: B rows, T positions (longest row), N trained tokens (weight > 0), D hidd
 
 Rows are padded on the right and attention is plain causal, without a mask: a position never sees what comes
 after it, so padding influences nothing and the fast attention kernels apply to every architecture. Rows that
-begin alike are one row of a forest instead (`train/tree.py`), with the attention of `train/attention.py`.
+begin alike, or are of unlike length, are one row of a forest instead (`train/tree.py`), with the attention of
+`train/attention.py`.
 """
 
 from __future__ import annotations

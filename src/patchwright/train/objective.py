@@ -5,6 +5,7 @@ of a micro-batch, and the figures. Between the trainer, which owns the model, an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -127,11 +128,11 @@ class PolicyStep:
     def check(self) -> None:
         """Called before an optimizer step is taken. Raises EngineError when engine and trainer disagree by
         more than the loss's `max_drift`."""
-        drift = self.figures().drift
-        if drift.mean > self.how.max_drift:
+        drift, bound = self.figures().drift, self.how.max_drift
+        if math.isfinite(bound) and not drift.mean <= bound:  # it may be no number
             raise EngineError(
                 f"engine and trainer disagree by {drift.mean:.3f} nats a token "
                 f"(at most {drift.largest:.2f}) on what was sampled, more than rl.max_drift "
-                f"({self.how.max_drift:g}): nothing was trained on it; make the sampling settings and the "
+                f"({bound:g}): nothing was trained on it; make the sampling settings and the "
                 "precisions of both alike, or raise the bound"
             )

@@ -17,10 +17,10 @@ from itertools import pairwise
 
 from patchwright.types import Sample
 
-__all__ = ["Forest", "Segment", "shared", "shared_parts"]
+__all__ = ["WORTH", "Forest", "Segment", "forest_size", "shared", "shared_parts"]
 
 WORTH = 0.9
-"""Rows stay a padded batch when a forest would still compute more than this share of their tokens: the plain
+"""Rows stay a padded batch when a forest would still compute more than this share of what they do: the plain
 causal kernel is the fastest there is."""
 
 Range = tuple[int, int]
@@ -134,6 +134,12 @@ def shared(first: tuple[int, ...], second: tuple[int, ...]) -> int:
         else:
             high = middle
     return low
+
+
+def forest_size(rows: Sequence[Sample]) -> int:
+    """Tokens of the forest of rows, without making it."""
+    ids = sorted(row.token_ids for row in rows)
+    return sum(map(len, ids)) - sum(shared(first, second) for first, second in pairwise(ids))
 
 
 def shared_parts(

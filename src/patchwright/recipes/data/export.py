@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +33,7 @@ from patchwright.types import Outcome, Trajectory
 __all__ = ["Request", "Written", "export_artifacts", "export_rows", "form_of", "read_tools"]
 
 T = TypeVar("T")
+Tools = Sequence[Mapping[str, Any]]
 
 _JUDGED = (Outcome.RESOLVED, Outcome.UNRESOLVED)
 
@@ -54,7 +55,7 @@ class Request:
     tokenizer: Path | None = None
     """Model folder whose tokenizer measures conversations; without it recorded tokens are counted."""
     tools: Path | None = None
-    """JSON file of tool schemas, for forms that describe tools in the text."""
+    """SFT: JSON file of the schemas of the tools that the agent had."""
     negatives: float = 1.0
     """Verifier: bad attempts to each good one; 0 keeps all."""
     seed: int = 42
@@ -69,6 +70,10 @@ class Written:
     attempts: int
     left_out: Counter[str]
 
+    def record(self) -> dict[str, Any]:
+        """JSON values."""
+        return {"rows": self.rows, "attempts": self.attempts, "left_out": dict(self.left_out)}
+
 
 def export_rows(request: Request, out: Path, view: View) -> Written:
     """Write the rows of the chosen attempts to one file.
@@ -77,17 +82,15 @@ def export_rows(request: Request, out: Path, view: View) -> Written:
     """
     check_ending(out)
     form, tools = form_of(request.kind, request.form), read_tools(request.tools)
-    chosen = _choose(request, view)
-    lost: Counter[str] = Counter()
-    rows = _rows(request, form, {c.key for c in chosen.kept}, tools, lost)
+    chosen = _choose(request, form, tools)
+    rows = _rows(request, form, {c.key for c in chosen.kept}, tools)
     count = write_rows(out, _numbered(rows) if request.kind == "slime" else rows, form.columns)
-    left_out = chosen.left_out + lost
     if not count:
-        raise ConfigError(f"no attempt is left to write ({_told(left_out) or 'the runs are empty'})")
-    view.say(f"{out}: {count} rows of {len(chosen.kept) - lost.total()} attempts")
-    if left_out:
-        view.say(f"left out: {legible(_told(left_out))}")
-    return Written(count, len(chosen.kept) - lost.total(), left_out)
+        raise ConfigError(f"no attempt is left to write ({_told(chosen.left_out) or 'the runs are empty'})")
+    view.say(f"{out}: {count} rows of {len(chosen.kept)} attempts")
+    if chosen.left_out:
+        view.say(f"left out: {legible(_told(chosen.left_out))}")
+    return Written(count, len(chosen.kept), chosen.left_out)
 
 
 def export_artifacts(request: Request, out: Path, view: View) -> int:
@@ -163,10 +166,13 @@ def _names(runs: Sequence[Path]) -> dict[Path, str]:
     return {p: p.resolve().name if count[p.resolve().name] == 1 else str(p) for p in runs}
 
 
-def _choose(request: Request, view: View) -> Chosen:
+def _choose(request: Request, form: Form, tools: Tools) -> Chosen:
     renderer = Renderer.load(str(request.tokenizer)) if request.tokenizer else None
     benchmark = Benchmark(benchmark_tasks(request.benchmark)) if request.benchmark else None
-    found = [_candidate(run, t, request, renderer) for run, _, t in _attempts(request)]
+    found = [
+        replace(_candidate(run, t, request, renderer), unfit=_unfit(run, t, form, tools))
+        for run, _, t in _attempts(request)
+    ]
     outcomes = (Outcome.RESOLVED,) if request.kind == "sft" else _JUDGED
     chosen = select(found, request.selection, outcomes=outcomes, benchmark=benchmark)
     if request.kind == "verifier" and request.negatives:
@@ -194,6 +200,16 @@ def _candidate(run: str, trajectory: Trajectory, request: Request, renderer: Ren
     )
 
 
+def _unfit(run: str, trajectory: Trajectory, form: Form, tools: Tools) -> str:
+    """Why no row can be made of an attempt: known before choosing, so that nothing chosen falls out."""
+    try:
+        if trajectory.outcome is not Outcome.VOID:
+            list(form.rows(trajectory, run, tools))
+    except Unfit as error:
+        return str(error)
+    return ""
+
+
 def _asked(trajectory: Trajectory) -> str:
     messages = plain(trajectory.messages)
     first = next((at for at, m in enumerate(messages) if m["role"] == "assistant"), len(messages))
@@ -206,7 +222,7 @@ def _tokens(trajectory: Trajectory, renderer: Renderer | None) -> int:
         try:
             return len(renderer.render(plain(trajectory.messages)))
         except (AgentError, Unfit):
-            return 0  # no row can be made of it, and the reason will be told then
+            return 0  # no row can be made of it, and `_unfit` says why
     if not trajectory.turns:
         raise ConfigError(
             f"attempt {trajectory.id} has no recorded tokens to count; give --tokenizer MODEL-FOLDER"
@@ -214,21 +230,10 @@ def _tokens(trajectory: Trajectory, renderer: Renderer | None) -> int:
     return max((len(sample) for sample in samples(trajectory)), default=0)
 
 
-def _rows(
-    request: Request,
-    form: Form,
-    keys: Iterable[object],
-    tools: Sequence[Mapping[str, Any]],
-    lost: Counter[str],
-) -> Iterator[Row]:
-    wanted = set(keys)
+def _rows(request: Request, form: Form, keys: Container[object], tools: Tools) -> Iterator[Row]:
     for run, _, trajectory in _attempts(request):
-        if (run, trajectory.id) not in wanted:
-            continue
-        try:
-            yield from list(form.rows(trajectory, run, tools))
-        except Unfit as error:
-            lost[str(error)] += 1
+        if (run, trajectory.id) in keys:
+            yield from form.rows(trajectory, run, tools)
 
 
 def _numbered(rows: Iterable[Row]) -> Iterator[Row]:

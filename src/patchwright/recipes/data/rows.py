@@ -3,6 +3,7 @@ runs can be read as one."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,11 @@ class Form:
 
 
 def _messages(trajectory: Trajectory, run: str, tools: Tools) -> Iterable[Row]:
-    yield {"messages": _said(trajectory), **_about(trajectory, run)}
+    yield {
+        "messages": _said(trajectory),
+        "tools": json.dumps(list(tools)) if tools else "",  # text, so that all tools share a schema
+        **_about(trajectory, run),
+    }
 
 
 def _swegym_sft(trajectory: Trajectory, run: str, tools: Tools) -> Iterable[Row]:
@@ -169,7 +174,7 @@ _NAMES = {"task_id": "text", "trajectory_id": "text", "run": "text"}
 
 FORMS: Mapping[str, Mapping[str, Form]] = {
     "sft": {
-        "messages": Form(_messages, {"messages": "messages", **_ABOUT}),
+        "messages": Form(_messages, {"messages": "messages", "tools": "text", **_ABOUT}),
         "swe-gym-openhands": Form(_swegym_sft, {"messages": "texts"}),
     },
     "verifier": {"swe-gym": Form(_verifier, {"messages": "texts", **_NAMES, "label": "text"})},

@@ -44,6 +44,8 @@ class Candidate:
     suspect: bool = False
     asked: str = ""
     """What the conversation says before the model speaks, as `Benchmark` compares it."""
+    unfit: str = ""
+    """Why no row can be made of it."""
 
 
 class Benchmark:
@@ -98,7 +100,7 @@ def select(
     left_out: Counter[str] = Counter()
     kept: dict[Hashable, Candidate] = {}
     for candidate in candidates:
-        why = next((name for name, test in tests if test(candidate)), "")
+        why = next((name for name, test in tests if test(candidate)), candidate.unfit)
         same = (candidate.task_id, candidate.said)
         if not why and same in kept:
             why = "the same as another"
