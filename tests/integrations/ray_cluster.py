@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 _STORE = 100 * 2**20
 _HEALTH = {
@@ -59,18 +60,42 @@ def machines(count: int, *, cpus: int = 8) -> Iterator[Machines]:
     before = dict(os.environ)
     os.environ |= {"RAY_TMPDIR": folder, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "TMPDIR": folder}
+    os.environ |= {"RAY_gcs_server_port_wait_time_s": "120"}  # by default 30, and this machine may be busy
     _forget()
     try:
-        made = Machines(count, cpus)
-        try:
-            yield made
-        finally:
-            made.close()
+        with _patience():
+            made = Machines(count, cpus)
+            try:
+                yield made
+            finally:
+                made.close()
     finally:
         os.environ.clear()
         os.environ.update(before)
         _forget()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _patience() -> Iterator[None]:
+    """Ray gives a machine 30 s to register, counted between looks at it: this one looks for longer."""
+    from ray._private import services
+
+    look = services.get_node
+
+    def patient(address: str, node: str) -> Any:
+        deadline = time.monotonic() + 300
+        while True:
+            try:
+                return look(address, node)
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.1)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(services, "get_node", patient)
+        yield
 
 
 def _forget() -> None:

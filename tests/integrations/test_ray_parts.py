@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pickle
 import re
 import shlex
 import signal
@@ -9,12 +10,16 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.grade.test_grader import TASK
+from tests.metrics.otlp_receiver import attributes, collector
 from typer.testing import CliRunner
 
 from patchwright.cli.app import app
@@ -22,11 +27,15 @@ from patchwright.config import load_config
 from patchwright.engine.config import EngineConfig
 from patchwright.engine.replicas import Replicas
 from patchwright.errors import ConfigError, EngineError, StoreError
+from patchwright.metrics.config import MetricsConfig
+from patchwright.metrics.sinks import tracer
+from patchwright.metrics.trace import span
 from patchwright.recipes.assembly import LineConfig
 from patchwright.recipes.cluster import ClusterConfig
 from patchwright.recipes.settings import Settings
+from patchwright.rollout.rollout import Job
 from patchwright.train.process import WorkerDiedError
-from patchwright.types import Weights
+from patchwright.types import Trajectory, Weights
 
 
 def seats(cluster: ClusterConfig, ranks: int):
@@ -284,13 +293,79 @@ def test_a_rollout_driver_whose_line_does_not_open_leaves_nothing(monkeypatch, t
     line = LineConfig(engine=EngineConfig(load_seconds=1800))
 
     async def go():
-        driver = rollouts.Roller(line, 1, "run", str(tmp_path))
+        driver = rollouts.Roller(line, 1, "run", str(tmp_path), partial(tracer, MetricsConfig(), ""))
         with pytest.raises(EngineError, match="no replica"):
             await driver.ready()
         assert parts.closed == ["boxes", "agent"]
 
     asyncio.run(go())
     assert asked[0].probe >= 1800 and asked[0].absent > 1800
+
+
+@dataclass(frozen=True)
+class Spanned:
+    """A line whose attempts are one span each."""
+
+    keep: object = None
+
+    async def attempt(self, job):
+        with span("attempt", {"patchwright.attempt": job}, root=True):
+            await asyncio.sleep(0)
+
+
+def test_a_rollout_driver_sends_the_spans_of_its_attempts_and_says_what_is_lost(monkeypatch, tmp_path):
+    from patchwright.integrations.ray import rollouts
+
+    async def opening(_, bounds=None):
+        return SimpleNamespace(close=lambda: asyncio.sleep(0))
+
+    parts = Parts()
+    monkeypatch.setattr(rollouts, "other", lambda *_: Board())
+    monkeypatch.setattr(rollouts, "open_agent", parts.part("agent"))
+    monkeypatch.setattr(rollouts, "open_boxes", parts.part("boxes"))
+    monkeypatch.setattr(rollouts, "open_line", parts.part("line", Spanned()))
+    monkeypatch.setattr(rollouts.Renderer, "load", lambda _: None)
+    monkeypatch.setattr(Replicas, "open", opening)
+
+    async def go(url):
+        traces = partial(tracer, MetricsConfig(sinks=("otel",), otel_endpoint=url), "rl")
+        driver = rollouts.Roller(LineConfig(), 1, "run", str(tmp_path), pickle.loads(pickle.dumps(traces)))
+        await asyncio.gather(*(driver.attempt(f"a-{number}") for number in range(3)))
+        driver._tracer.span_processor.force_flush()
+        made = await driver.attempt("last")
+        await driver.close()
+        return made.said
+
+    with collector() as received:
+        assert not asyncio.run(go(received.url))
+    told = [attributes(made)["patchwright.attempt"] for made in received.named("attempt")]
+    assert sorted(told) == ["a-0", "a-1", "a-2", "last"]
+    assert {row["patchwright.run"] for row in received.resources} == {"rl"}
+    (said,) = asyncio.run(go("ftp://nobody"))
+    assert said.startswith("sink otel loses spans")
+
+
+def test_what_a_rollout_driver_says_is_said_once_and_with_its_number():
+    from patchwright.integrations.ray.rollouts import Made, RayLine
+
+    async def made(said):
+        blank = Trajectory(id="a", task_id="t", group="g")
+        return Made(trajectory=blank, files={}, said=said)
+
+    async def go():
+        told = iter([("sink otel loses spans",), ()])
+        actor = SimpleNamespace(
+            ready=SimpleNamespace(remote=lambda: asyncio.sleep(0)),
+            attempt=SimpleNamespace(remote=lambda _: made(next(told))),
+        )
+        said: list[str] = []
+        line = RayLine([actor], keep=lambda *_: None, say=said.append)
+        await line.open()
+        for _ in range(2):
+            await line.attempt(Job(id="a", task=TASK, group="g"))
+        assert said == ["rollout driver 0: sink otel loses spans"]
+
+    asyncio.run(go())
 
 
 def test_a_rank_that_dies_with_what_it_wrote_has_died(monkeypatch, tmp_path):

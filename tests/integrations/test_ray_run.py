@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.conftest import PATCHWRIGHT
 from tests.e2e.test_kill_rl import ALGORITHM, attempts, finish, kill_when, trained_in, weights
 from tests.integrations.ray_cluster import Machines, actors, leftovers, machines
+from tests.metrics.otlp_receiver import Received, attributes, collector
 from tests.recipes.rl_parts import SETTINGS, toml, write_model, write_small_tasks
 
 from patchwright.errors import ConfigError
@@ -69,16 +70,27 @@ def test_two_steps_over_two_machines_that_share_no_disk(cluster: Machines, tmp_p
 
     given, folder = tables(cluster, ranks=2), tmp_path / "run"
     (model, tasks), file = start(folder), tmp_path / "rl.toml"
-    file.write_text("\n".join(f"{key} = {toml(value)}" for key, value in given.items()))
     words = ["train", "rl", "--model", model, "--tasks", tasks, "--run", folder, "--config", file]
     command = [str(PATCHWRIGHT), *map(str, words)]
-    kill_when(command, lambda: attempts(folder, 1) >= 1)
-    finish(command)
+    with collector() as received:
+        given["metrics"] = {"sinks": ["otel"], "otel_endpoint": received.url}
+        file.write_text("\n".join(f"{key} = {toml(value)}" for key, value in given.items()))
+        kill_when(command, lambda: attempts(folder, 1) >= 1)
+        finish(command)
+    refuse_lost_spans(received)
     config = Settings.model_validate(given)
     assert len(retrained(config, folder, 2)) == 4
     ours, again = load(weights(folder, 2)), load((tmp_path / "again" / "model.safetensors").read_bytes())
     assert all(abs(ours[name] - again[name]).max() < 1e-5 for name in again), "two ranks compute as one"
     assert not leftovers(), "nothing is left on any machine"
+
+
+def refuse_lost_spans(received: Received) -> None:
+    """The drivers send what their attempts did, and the steps say which they trained on."""
+    made = received.named("attempt")
+    assert made and all({"box", "model", "grade"} <= set(received.below(root)) for root in made)
+    trained = {group for step in received.named("step") for group in attributes(step)["patchwright.groups"]}
+    assert {attributes(root)["patchwright.group"] for root in made} & trained
 
 
 def kill(process: psutil.Process) -> None:

@@ -85,7 +85,7 @@ def run(
                 await slime.close_host()
 
     with slime_installed():
-        return asyncio.run(asyncio.wait_for(main(), 60))
+        return asyncio.run(asyncio.wait_for(main(), 300))
 
 
 def even_fix(prompt: str, key: str) -> str:

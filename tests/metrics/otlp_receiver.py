@@ -31,7 +31,13 @@ class Received:
 
 
 def attributes(span: Any) -> dict[str, Any]:
-    return {item.key: getattr(item.value, item.value.WhichOneof("value")) for item in span.attributes}
+    return {item.key: _plain(item.value) for item in span.attributes}
+
+
+def _plain(value: Any) -> Any:
+    if value.HasField("array_value"):
+        return [_plain(one) for one in value.array_value.values]
+    return getattr(value, value.WhichOneof("value"))
 
 
 @contextmanager

@@ -16,10 +16,9 @@ from typing import Any
 
 from patchwright.config import Config, load_config
 from patchwright.errors import ConfigError
+from patchwright.recipes.held_out import refuse_held_out
 from patchwright.recipes.settings import Settings
-from patchwright.recipes.task_import import benchmark_tasks
 from patchwright.tasks.files import load_tasks
-from patchwright.tasks.select import refuse_overlap
 from patchwright.tasks.trust import trusted
 from patchwright.types import Sampling, Task
 
@@ -174,8 +173,7 @@ def train_tasks(args: Args) -> list[Task]:
     if not file:
         raise ConfigError("there are no tasks; give a task file by --prompt-data")
     chosen = trusted(load_tasks(file), keep_hackable=settings(args).rl.keep_hackable)
-    kept_out = [*benchmark_tasks(line.benchmark), *eval_tasks(args)]
-    refuse_overlap(chosen, kept_out, allow=line.allow_overlap)
+    refuse_held_out(chosen, line, eval_tasks(args))
     return chosen
 
 

@@ -45,6 +45,8 @@ T = TypeVar("T")
 
 _POLL = 0.5
 """Seconds between looks at whether slime has broken the round off."""
+_IDLE = 4.0
+"""Seconds a connection is kept unused: slime's router may close its own after 5."""
 _ALL_VOID = 2
 """Times `line.concurrency` attempts in a row that end void: then nothing works, and the run stops. slime
 would ask for others for ever."""
@@ -153,7 +155,8 @@ async def _open(args: Args) -> AsyncIterator[Host]:
         enter = stack.enter_async_context
         renderer = await asyncio.to_thread(Renderer.load, str(args.hf_checkpoint))
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
-        client = await enter(aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)))
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE)
+        client = await enter(aiohttp.ClientSession(timeout=timeout, connector=connector))
         agent = await enter(open_agent(found.line.agent))
         backend = await enter(open_boxes(found.line.sandbox))
         engine = RouterEngine(client, url, max_context=context(args, evaluation=False))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["tracing"]
 
-_TIMEOUT = 5
+_TIMEOUT = 10
 """Seconds one post may take, retries included."""
 
 

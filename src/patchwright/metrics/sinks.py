@@ -10,18 +10,23 @@ import importlib.util
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from patchwright.errors import ConfigError
 from patchwright.metrics.config import MetricsConfig, Sink
 from patchwright.metrics.file import LISTENERS, Figures
 from patchwright.metrics.trace import TRACER
 
-__all__ = ["Outlet", "observing"]
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+__all__ = ["Outlet", "Traces", "observing", "refuse_missing", "tracer"]
 
 Say = Callable[[str], None]
+Traces = Callable[[Say], "AbstractContextManager[Tracer | None]"]
+"""`tracer` of some run. Example: `partial(tracer, config, "run-1")`"""
 
 _MODULES: dict[Sink, str] = {
     "tensorboard": "tensorboardX",
@@ -54,7 +59,7 @@ def observing(config: MetricsConfig, folder: Path, say: Say) -> Iterator[None]:
     `say` is told of a sink that fails, from a thread. Raises ConfigError when a sink's package is missing.
     """
     for name in config.sinks:
-        _refuse_missing(name)
+        refuse_missing(name)
     with ExitStack() as stack:
         listeners = [
             stack.enter_context(_pumped(name, config, folder, say))
@@ -63,12 +68,30 @@ def observing(config: MetricsConfig, folder: Path, say: Say) -> Iterator[None]:
         ]
         told = LISTENERS.set((*LISTENERS.get(), *listeners))
         stack.callback(LISTENERS.reset, told)
-        if "otel" in config.sinks:
-            stack.enter_context(_traced(config, folder, say))
+        made = stack.enter_context(tracer(config, folder.name, say))
+        if made is not None:
+            stack.callback(TRACER.reset, TRACER.set(made))
         yield
 
 
-def _refuse_missing(name: Sink) -> None:
+@contextmanager
+def tracer(config: MetricsConfig, run: str, say: Say) -> Iterator[Tracer | None]:
+    """What makes the spans of the run named so, where `config` names `otel`. `observing` sets it here; a
+    process that makes attempts for another sets it itself, as `TRACER`, in the task of each.
+
+    Raises ConfigError when the package is missing."""
+    if "otel" not in config.sinks:
+        yield None
+        return
+    refuse_missing("otel")
+    from patchwright.metrics.otel import tracing
+
+    with tracing(config, run, say) as made:
+        yield made
+
+
+def refuse_missing(name: Sink) -> None:
+    """Raises ConfigError when the package of a sink is missing."""
     try:
         found = importlib.util.find_spec(_MODULES[name]) is not None
     except ModuleNotFoundError:  # its parent is missing
@@ -77,18 +100,6 @@ def _refuse_missing(name: Sink) -> None:
         raise ConfigError(
             f"the sink `{name}` of `metrics.sinks` is not installed; run `pip install 'patchwright[{name}]'`"
         )
-
-
-@contextmanager
-def _traced(config: MetricsConfig, folder: Path, say: Say) -> Iterator[None]:
-    from patchwright.metrics.otel import tracing
-
-    with tracing(config, folder.name, say) as tracer:
-        token = TRACER.set(tracer)
-        try:
-            yield
-        finally:
-            TRACER.reset(token)
 
 
 @contextmanager

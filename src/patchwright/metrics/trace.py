@@ -1,8 +1,8 @@
 """Spans: what an attempt, or a step of training, spent its time on. One trace for each of them.
 
-Nothing of OpenTelemetry is imported, and a span costs a look at a variable, until `sinks.observing` sets a
-tracer. The current span follows tasks as context variables do; whoever serves an attempt from a task of
-another (the gateway) runs in a copy of the attempt's context.
+Nothing of OpenTelemetry is imported, and a span costs a look at a variable, until somebody sets a tracer
+(`sinks.observing`). The current span follows tasks as context variables do; whoever serves an attempt from a
+task of another (the gateway) runs in a copy of the attempt's context.
 
     attempt: box (queue) | model (queue) ... exec ... | patch | grade (exec ...)
     step:    collect | train | load | compare
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["TRACER", "Note", "span", "step_span"]
 
-Value = str | bool | int | float
+Value = str | bool | int | float | tuple[str, ...]
 Note = Callable[[str, Value], None]
 """Says one more thing of a span: key, value."""
 
 TRACER: ContextVar[Tracer | None] = ContextVar("tracer", default=None)
-"""Set by `sinks.observing`."""
+"""Set by `sinks.observing`, and where attempts are made for another process."""
 _LONGEST = 500
 """Characters of a text kept with a span: commands can be megabytes."""
 
@@ -66,6 +66,10 @@ def _nobody(key: str, value: Value) -> None:
 
 def _plain(value: Value) -> Value:
     """Text that the wire can carry: hostile commands hold halves of characters."""
-    if isinstance(value, str):
-        return value[:_LONGEST].encode("utf-8", "replace").decode()
-    return value
+    if isinstance(value, tuple):
+        return tuple(map(_text, value))
+    return _text(value) if isinstance(value, str) else value
+
+
+def _text(value: str) -> str:
+    return value[:_LONGEST].encode("utf-8", "replace").decode()

@@ -29,7 +29,7 @@ __all__ = ["Rank", "RankActor", "crew"]
 
 T = TypeVar("T")
 
-_GRACE = 1.0
+_GRACE = 10.0
 """Seconds a rank has to let go; one in the middle of something is ended in it."""
 
 

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from patchwright.engine.config import EngineConfig
 from patchwright.engine.replicas import Bounds, Replicas
@@ -15,12 +15,17 @@ from patchwright.errors import InfraError, PatchwrightError
 from patchwright.integrations.ray.connect import LostError, answer, other
 from patchwright.integrations.ray.engines import starts
 from patchwright.integrations.ray.parcels import Cache
+from patchwright.metrics.sinks import Traces
+from patchwright.metrics.trace import TRACER
 from patchwright.recipes.agents import open_agent
 from patchwright.recipes.assembly import LineConfig, open_boxes, open_line
 from patchwright.render import Renderer
 from patchwright.rollout.events import Events
 from patchwright.rollout.rollout import Job, Line
 from patchwright.types import Failure, Trajectory
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 __all__ = ["Keep", "Made", "RayLine", "Roller"]
 
@@ -39,17 +44,22 @@ _ABSENT = 600.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Made:
-    """An attempt, and the files its agent left."""
+    """An attempt, the files its agent left, and what the driver has to say besides."""
 
     trajectory: Trajectory
     files: Mapping[str, bytes]
+    said: Sequence[str] = ()
 
 
 class Roller:
-    """An actor that makes attempts, as many at a time as it is asked for. Opened by whoever asks first."""
+    """An actor that makes attempts, as many at a time as it is asked for. Opened by whoever asks first. Their
+    spans go where `traces` sends them."""
 
-    def __init__(self, line: LineConfig, engines: int, run: str, cache: str) -> None:
+    def __init__(self, line: LineConfig, engines: int, run: str, cache: str, traces: Traces) -> None:
         self._config, self._board = line, other(run, "board")
+        self._traces = traces
+        self._tracer: Tracer | None = None
+        self._said: list[str] = []
         self._engines = [other(run, f"engine-{number}") for number in range(engines)]
         self._cache = Cache(run, cache)
         self._stack = AsyncExitStack()
@@ -68,7 +78,10 @@ class Roller:
         assert self._line is not None
         files: dict[str, bytes] = {}
         line = replace(self._line, keep=lambda _, left: files.update(left))
-        return Made(trajectory=await line.attempt(job), files=files)
+        TRACER.set(self._tracer)  # for the task of this call
+        trajectory = await line.attempt(job)
+        said, self._said = self._said, []
+        return Made(trajectory=trajectory, files=files, said=said)
 
     async def close(self) -> None:
         """Close boxes, agent and gateway; the actor is ended next."""
@@ -80,6 +93,7 @@ class Roller:
         parcel = await answer(self._board.pinned.remote("tokenizer"))
         folder = await asyncio.to_thread(self._cache.unpack, parcel)
         async with AsyncExitStack() as stack:  # what fails or is given up half-way leaves nothing behind
+            self._tracer = stack.enter_context(self._traces(self._say))
             agent = await stack.enter_async_context(open_agent(config.agent))
             backend = await stack.enter_async_context(open_boxes(config.sandbox))
             engine = await Replicas.open(starts(self._engines), bounds=_bounds(config.engine))
@@ -88,6 +102,9 @@ class Roller:
             line = await stack.enter_async_context(opened)
             self._stack = stack.pop_all()
         return line
+
+    def _say(self, told: str) -> None:
+        self._said.append(told)
 
 
 def _bounds(engine: EngineConfig) -> Bounds:
@@ -150,6 +167,8 @@ class RayLine:
                 continue
             finally:
                 self._under_way[place] -= 1
+            for told in made.said:
+                self._say(f"rollout driver {place}: {told}")
             if made.files:
                 await asyncio.to_thread(self._keep, job.id, made.files)
             return made.trajectory

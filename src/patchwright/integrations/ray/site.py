@@ -26,6 +26,8 @@ from patchwright.integrations.ray.connect import answer, connected
 from patchwright.integrations.ray.engines import Board, Depot, EngineActor, starts
 from patchwright.integrations.ray.ranks import Rank, RankActor, crew
 from patchwright.integrations.ray.rollouts import RayLine, Roller
+from patchwright.metrics.config import MetricsConfig
+from patchwright.metrics.sinks import Traces, tracer
 from patchwright.recipes.assembly import LineConfig
 from patchwright.recipes.cluster import ClusterConfig, place
 from patchwright.recipes.site import OpenSite, Site, Wanted
@@ -34,8 +36,9 @@ from patchwright.train.worker import TrainerProcess
 
 __all__ = ["Seat", "open_ray", "seats"]
 
+_UNTRACED = partial(tracer, MetricsConfig(), "")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
-_GRACE = 10.0
+_GRACE = 60.0
 """Seconds actors have to close what they opened."""
 _ROOM = 64
 """Calls an actor takes beside one for each attempt in flight: probes, loads, questions."""
@@ -73,19 +76,19 @@ def seats(cluster: ClusterConfig, ranks: int) -> list[Seat]:
     return found
 
 
-def open_ray(cluster: ClusterConfig) -> OpenSite:
-    """The site of a cluster."""
-    return partial(_open, cluster)
+def open_ray(cluster: ClusterConfig, traces: Traces = _UNTRACED) -> OpenSite:
+    """The site of a cluster; `traces` sends the spans of attempts from its machines."""
+    return partial(_open, cluster, traces)
 
 
 @asynccontextmanager
-async def _open(cluster: ClusterConfig, wanted: Wanted) -> AsyncIterator[Site]:
+async def _open(cluster: ClusterConfig, traces: Traces, wanted: Wanted) -> AsyncIterator[Site]:
     taken = seats(cluster, wanted.train.ranks)
     _refuse_unplaced(cluster, wanted.line.engine, taken)
     async with AsyncExitStack() as stack:
         run = await stack.enter_async_context(connected(cluster))
         room = await stack.enter_async_context(_placed(cluster, taken, wanted.say))
-        yield await _Opening(cluster, wanted, taken, run, room, stack).site()
+        yield await _Opening(cluster, wanted, taken, run, room, stack, traces).site()
 
 
 def _refuse_unplaced(cluster: ClusterConfig, engine: EngineConfig, taken: Sequence[Seat]) -> None:
@@ -160,6 +163,7 @@ class _Opening:
     """Begins the names of its actors, and names its caches."""
     room: Callable[[Seat], Any]
     stack: AsyncExitStack
+    traces: Traces = _UNTRACED
 
     async def site(self) -> Site:
         """All of it. Raises ConfigError or EngineError."""
@@ -181,9 +185,8 @@ class _Opening:
         engine = await Replicas.open(starts(engines, depot), bounds=bounds, say=wanted.say)
         self.stack.push_async_callback(engine.close)
         self.stack.push_async_callback(_end, engines)  # before `close`, which would have them started again
-        rollers = [
-            self._actor(Roller, seat, lives, wanted.line, len(engines), *where) for seat in self._of("driver")
-        ]
+        given = (wanted.line, len(engines), *where, self.traces)
+        rollers = [self._actor(Roller, seat, lives, *given) for seat in self._of("driver")]
         self.stack.push_async_callback(_end, rollers)
         line = RayLine(rollers, keep=wanted.keep, say=wanted.say, events=wanted.events)
         self.stack.push_async_callback(line.close)
