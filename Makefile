@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # Three at a time (tests that wait leave room), file by file, the longest first (tests/conftest.py).
 TOGETHER := -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: quickstart test fmt lint type layers unit e2e vllm config docs package clean
+.PHONY: quickstart test fmt lint type layers unit e2e vllm config docs links package clean
 
 quickstart: $(VENV)/local
 	$(BIN)/patchwright quickstart
@@ -66,6 +66,10 @@ config: $(VENV)/dev
 docs: $(VENV)/docs config
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs build/docs
 	@echo build/docs/index.html
+
+# Asks the servers of other people's pages, so `docs` does not.
+links: $(VENV)/docs
+	$(BIN)/sphinx-build --quiet --keep-going -b linkcheck docs build/links
 
 package: $(VENV)/dev
 	tests/package/smoke.sh $(BIN)/python

@@ -2,6 +2,7 @@
 
     PatchwrightError
     |-- ConfigError          the user's file, flag or data: before anything starts (exit code 2)
+    |   `-- MissingImage     an image that is asked for is not in the store
     |-- AgentError           the agent went wrong: ends the attempt, which is graded as it stands
     `-- InfraError           the machinery went wrong: the attempt is void and may be retried
         |-- SandboxError     a box could not be opened, or died
@@ -24,6 +25,7 @@ __all__ = [
     "GradeError",
     "ImageError",
     "InfraError",
+    "MissingImage",
     "PatchwrightError",
     "SandboxError",
     "StoreError",
@@ -36,6 +38,10 @@ class PatchwrightError(Exception):
 
 class ConfigError(PatchwrightError):
     """The user's input is wrong; raised before anything starts."""
+
+
+class MissingImage(ConfigError):
+    """An image that is asked for is not in the store; in the middle of a run that voids an attempt."""
 
 
 class AgentError(PatchwrightError):

@@ -116,7 +116,7 @@ def test_ctrl_c_closes_and_exits_with_130(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (130, "closed\n", "interrupted; resume with the same command\n")
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from patchwright.cli.exits import ANSWERS, Exit
 from patchwright.cli.reference import commands, page
+from patchwright.recipes.presets import names, training_names
 from patchwright.recipes.progress import View
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +28,18 @@ SHORT = {*_ONE, *_TASKS, "agents list", "images list", "images export"}
 
 def test_the_page_is_what_the_program_says():
     assert (ROOT / "docs" / "cli.md").read_text() == page(), "run `make docs`"
+
+
+def test_help_names_every_preset():
+    known = {"eval": names(), "rollout": names()}
+    known |= {f"train {kind}": training_names(kind) for kind in ("rl", "sft", "verifier")}
+    found = {
+        name: sorted(re.findall(r"`(.*?)`", option.help))
+        for name, command in commands()
+        for option in command.params
+        if option.name == "preset"
+    }
+    assert found == known
 
 
 def source(command) -> str:
@@ -49,13 +62,6 @@ def test_every_long_command_shows_what_it_does():
     watched = r"view\(\)|observed\(|progress\(\)|\.work\(|execute\([^\n]*, f?\"|execute\(work, f?\""
     silent = {name for name, command in commands() if not re.search(watched, source(command))}
     assert silent == SHORT
-
-
-def test_reports_have_json():
-    found = {name for name, command in commands() if any("--json" in one.opts for one in command.params)}
-    reports = ["show", "compare", "eval", "grade", "rollout", "rerank", "judge", "doctor"]
-    groups = {name for name, _ in commands() if name.split()[0] in ("bench", "check")}
-    assert {*reports, *groups, "tasks list", "tasks validate", "agents list", "images list"} <= found
 
 
 def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:

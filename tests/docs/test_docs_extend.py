@@ -59,7 +59,7 @@ def test_the_task_source_finds_the_commit_that_mends(folder):
 
 def test_the_sandbox_passes_every_check(folder):
     said = patchwright(command("check", "sandbox"), folder)
-    assert re.search(r"^5\d checks, 0 failed", said, re.M), said
+    assert re.search(r"^[5-9]\d checks, 0 failed", said, re.M), said
     assert (folder / "commands.jsonl").read_text().count("\n") > 50
 
 

@@ -1,5 +1,6 @@
 """The line from the outside: the installed command, in processes of its own."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -11,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 PATCHWRIGHT = Path(sys.executable).with_name("patchwright")
@@ -24,6 +26,13 @@ def patchwright(*arguments: object, cwd: Path | None = None) -> subprocess.Compl
     )
     print(f"$ patchwright {' '.join(map(str, arguments))}\n{done.stdout}{done.stderr}")
     return done
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether it goes on, and is more than an entry that nobody has fetched."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def answers_until_it_is_stopped(*arguments: object) -> bool:
@@ -60,14 +69,16 @@ def summary(short_run: Path) -> dict:
 @pytest.fixture(scope="session")
 def served(short_run: Path) -> Iterator[str]:
     """Base URL of the short run's policy behind `patchwright serve`; its key is in $OPENAI_API_KEY."""
-    os.environ["OPENAI_API_KEY"] = key = secrets.token_hex(8)
-    server = subprocess.Popen(
-        [PATCHWRIGHT, "serve", short_run / "weights" / "v6", "--port", "0"],
-        env={**os.environ, "PATCHWRIGHT_API_KEY": key},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert server.stderr is not None
-    yield next(line.split()[1] for line in server.stderr if line.startswith("base_url"))
-    server.terminate()
-    assert server.wait(60) == 0
+    key = secrets.token_hex(8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", key)
+        server = subprocess.Popen(
+            [PATCHWRIGHT, "serve", short_run / "weights" / "v6", "--port", "0"],
+            env={**os.environ, "PATCHWRIGHT_API_KEY": key},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert server.stderr is not None
+        yield next(line.split()[1] for line in server.stderr if line.startswith("base_url"))
+        server.terminate()
+        assert server.wait(60) == 0

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import psutil
 import pytest
-from tests.e2e.conftest import PATCHWRIGHT
+from tests.e2e.conftest import PATCHWRIGHT, lives
 from tests.recipes.rl_parts import SETTINGS, toml, write_model, write_small_tasks
 
 from patchwright.config import load_config
@@ -61,8 +61,7 @@ def kill_when(words: list[str], reached: Callable[[], bool]) -> None:
     children = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    alive = [p for p in psutil.wait_procs(children, timeout=60)[1] if p.status() != psutil.STATUS_ZOMBIE]
-    assert not alive, "a child outlived its run"
+    assert not any(map(lives, psutil.wait_procs(children, timeout=60)[1])), "a child outlived its run"
 
 
 def attempts(folder: Path, step: int) -> int:

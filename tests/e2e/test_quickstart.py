@@ -1,5 +1,6 @@
 """The main job: a policy learns to fix bugs it has never seen."""
 
+import json
 import sqlite3
 from pathlib import Path
 
@@ -56,7 +57,8 @@ def test_show_prints_the_run_and_an_attempt(short_run: Path):
 
 
 def test_the_same_command_again_does_nothing_twice(short_run: Path, summary):
-    again = patchwright("quickstart", "--run", short_run, "--config", Path(__file__).with_name("short.toml"))
-    assert again.returncode == 0
+    config = Path(__file__).with_name("short.toml")
+    again = patchwright("quickstart", "--run", short_run, "--config", config, "--json")
+    assert again.returncode == 0 and json.loads(again.stdout) == summary
     with Run.open(short_run) as run:
         assert run.summary() == summary

@@ -1,5 +1,6 @@
 """`patchwright doctor`: what it finds is so, and every fault it names has a mend."""
 
+import asyncio
 import json
 import os
 import socket
@@ -10,8 +11,13 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from patchwright.config import load_config
+from patchwright.engine.config import EngineConfig
 from patchwright.images.config import ImagesConfig
+from patchwright.recipes.doctor import engine
+from patchwright.recipes.doctor.named import wants_gpu
 from patchwright.recipes.doctor.parts import look, misfits
+from patchwright.recipes.settings import Settings
 
 PROGRAM = [sys.executable, "-m", "patchwright.cli", "doctor", "--json"]
 
@@ -111,6 +117,49 @@ def test_a_configuration_is_looked_at_for_what_it_needs(tmp_path: Path):
         "line.engine.key_env=NO_KEY",
     ]
     assert doctor(tmp_path, *unset, code=1)["engine"]["detail"] == "$NO_KEY is not set"
+
+
+def test_a_server_that_takes_the_connection_and_says_nothing_is_given_up(monkeypatch):
+    monkeypatch.setattr(engine, "_BOUND", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        found = asyncio.run(engine.look_at_engine(EngineConfig(use="vllm", url=url)))
+    assert not found.ok and found.mend.startswith("start the server")
+    assert found.detail == f"vllm at {url} does not sample within 0.5 s"
+
+
+def test_parts_that_a_configuration_names_and_that_are_not_there_block_it(tmp_path: Path):
+    """A kit, Ray, a GPU, and a judge that nobody is; whoever runs it has no packages of Ray and wandb."""
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text("import sys\nsys.modules.update(ray=None, wandb=None)\n")
+    tools = script(tmp_path / "bin", "nvidia-smi", "echo 'no devices were found' >&2; exit 6")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+    given = ["line.agent.use=codex", "cluster.use=ray", "sft.train.device=cuda", 'metrics.sinks=["wandb"]']
+    given = [flag for word in (*given, f"rl.scores.judge.base_url={url}") for flag in ("-s", word)]
+    path = {"PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": str(hidden)}
+    found = doctor(tmp_path, *given, code=1, **path)
+    bad = {name for name, one in found.items() if one["needed"] and not one["ok"]}
+    assert bad == {"agent", "ray", "gpu", "sinks", "servers"}
+    assert "patchwright agents install codex" in found["agent"]["detail"]
+    assert "patchwright[wandb]" in found["sinks"]["detail"] and url in found["servers"]["detail"]
+    assert found["probe"]["ok"], "its agent is the built-in one"
+
+
+@pytest.mark.parametrize(
+    ("given", "needed"),
+    [
+        ([], False),
+        (["rl.train.device=cuda:1"], True),
+        (["rl.train.device=cuda", "cluster.use=ray"], False),
+        (["line.engine.device=cuda"], True),
+        (["line.engine.device=cuda", "line.engine.use=vllm"], False),
+        (["verifier.train.device=cuda", "cluster.use=ray"], True),
+    ],
+)
+def test_a_gpu_of_this_machine_is_needed_where_a_part_computes_on_it(given: list[str], needed: bool):
+    assert wants_gpu(load_config(Settings, None, given)) is needed
 
 
 @pytest.mark.parametrize(

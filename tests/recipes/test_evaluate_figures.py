@@ -14,7 +14,7 @@ from rich.console import Console
 from patchwright.errors import ConfigError
 from patchwright.recipes.evaluation import sliced
 from patchwright.recipes.figures import Row, figures, table, tokens_of
-from patchwright.recipes.presets import load_settings, names
+from patchwright.recipes.presets import load_settings, load_training, names, training_names
 from patchwright.recipes.prices import Price, Tokens, load_price
 from patchwright.types import Grade, GradeState, Outcome, Trajectory, Turn
 
@@ -126,6 +126,14 @@ def test_a_preset_lies_under_the_file_and_the_overrides(tmp_path: Path):
         load_settings("swe_rl", None, [])
     with pytest.raises(ConfigError, match=r"unknown key `line\.agent\.max_turn`"):
         load_settings("swe-rl", None, ["line.agent.max_turn=2"])
+
+
+def test_replies_in_the_wrong_form_do_not_end_an_attempt_of_swe_rl_early():
+    training = [name for name in training_names("rl") if name.startswith("swe-rl")]
+    agents = [load_training("rl", name, None, []).line.agent for name in training]
+    for agent in [load_settings("swe-rl", None, []).line.agent, *agents]:
+        assert agent.max_format_errors == agent.max_turns == 20
+    assert len(agents) == 4
 
 
 def test_every_preset_is_a_configuration():

@@ -27,7 +27,7 @@ def tasks(tmp_path: Path) -> Path:
     """Three tasks; the second one's environment is broken."""
     chosen = [
         replace(TASK, id="good-1", tests=replace(TASK.tests, protected=("**/conftest.py",))),
-        replace(TASK, id="broken-2", setup=("exit 3",)),
+        replace(TASK, id="broken-2", setup=("exit 3",), trust="valid"),
         replace(TASK, id="odd/../3"),
     ]
     dump_tasks(tmp_path / "tasks.jsonl", chosen)
@@ -42,7 +42,7 @@ def predictions(tmp_path: Path, *rows: tuple[str, str | None]) -> Path:
 
 def grade(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [PATCHWRIGHT, "grade", *map(str, words), "--workers", "2"]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=600)
     print(done.stdout, done.stderr)
     return done
 
@@ -60,7 +60,7 @@ def test_reports_summary_and_samples(tmp_path):
     assert found["states"] == {"empty_patch": 1, "env_broken": 1, "resolved": 2, "tests_failed": 1}
     assert "setup" in found["void"]["env_broken"]["broken-2"]
     assert found["cheat_rate"] == 1 / 4 and found["findings"] == {"good-1": ["protected: conftest.py"]}
-    assert found["resolved_rate"]["void"] == 1
+    assert found["resolved_rate"]["void"] == 1 and found["trust"] == {"none": 2, "valid": 1}
 
     folder = tmp_path / "run" / "good-1"
     reports = [json.loads((folder / name / "report.json").read_text())["good-1"] for name in "012"]
@@ -97,6 +97,16 @@ def test_mistakes_are_one_sentence(tmp_path, rows, extra, sentence):
     assert done.returncode == 2 and sentence in done.stderr and done.stderr.count("\n") == 1
 
 
+def test_missing_images_are_told_before_anything_runs(tmp_path):
+    dump_tasks(tmp_path / "t.jsonl", [TASK, *(replace(TASK, id=f"i-{n}", image=f"o/i{n}") for n in range(7))])
+    mine = ["-s", f"line.sandbox.images.store={tmp_path / 'store'}"]
+    done = grade("gold", "--tasks", "t.jsonl", *mine, cwd=tmp_path)
+    assert done.returncode == 2 and "docker.io/o/i0:latest" in done.stderr and "and 2 more" in done.stderr
+    assert "images pull --tasks" in done.stderr and not (tmp_path / "runs").exists()
+    one = predictions(tmp_path, (TASK.id, FIX))
+    assert grade(one, "--tasks", "t.jsonl", *mine, cwd=tmp_path).returncode == 0
+
+
 def test_unknown_ids_can_be_left_out_and_rules_are_checked_first(tmp_path):
     file = predictions(tmp_path, ("nobody", FIX), ("good-1", FIX))
     done = grade(file, "--tasks", tasks(tmp_path), "--skip-unknown", "--json", cwd=tmp_path)
@@ -118,7 +128,7 @@ def slow_set(tmp_path: Path, count: int) -> tuple[Path, Path]:
 
 def finished(run: Path) -> list[str]:
     try:
-        with sqlite3.connect(run / "grades.db", timeout=5) as base:
+        with sqlite3.connect(f"file:{run}/grades.db?mode=ro", uri=True, timeout=5) as base:
             return sorted(row[0] for row in base.execute("SELECT key FROM grades"))
     except sqlite3.OperationalError:
         return []
@@ -130,11 +140,11 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path, how):
     run = tmp_path / "run"
     words = [PATCHWRIGHT, "grade", rows, "--tasks", file, "--run", run, "--workers", "2"]
     first = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while len(finished(run)) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     os.kill(first.pid, how)
-    _, said = first.communicate(timeout=120)
+    _, said = first.communicate(timeout=600)
     assert first.returncode == (130 if how is signal.SIGINT else -9), said
     half = finished(run)
     assert 2 <= len(half) < 6

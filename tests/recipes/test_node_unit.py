@@ -25,7 +25,7 @@ def verify(file, *flags, folder):
     """What systemd has to say about a unit."""
     command = ["systemd-analyze", *flags, "verify", "--man=no", str(file)]
     env = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -320,12 +320,41 @@ def test_no_gpus_and_ranks_of_several_machines_are_missing():
     assert any(line.startswith("judge: nobody answers at http://127.0.0.1:30001") for line in lines)
 
 
+def test_what_is_offloaded_must_fit_the_machines_memory(monkeypatch):
+    """108 GB for each of 8 ranks, and 131 GB while each reads the model; on Ray others have a part of it."""
+    pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 512 * 10**9 // 4096}
+    monkeypatch.setattr("os.sysconf", lambda name: pages[name])
+
+    def lacks(kind, name, *given):
+        missing = make_plan(kind, load_training(kind, name, None, given), None).missing
+        return [line for line in missing if line.startswith("host memory")]
+
+    [line] = lacks("sft", "swe-gym-32b-sft")
+    assert line.startswith("host memory: 1,048 GB for 8 ranks, 131 GB each")
+    assert line.endswith("this machine has 512 GB")
+    assert not lacks("verifier", "swe-gym-32b-verifier")
+    assert lacks("rl", "swe-rl-32b-4n") and not lacks("rl", "swe-rl-32b-4n", "cluster.use=ray")
+    pages["SC_PHYS_PAGES"] *= 3
+    assert not lacks("sft", "swe-gym-32b-sft")
+
+
+@pytest.mark.parametrize(("kind", "alone"), [("rl", False), ("sft", True), ("verifier", True)])
+def test_ray_gives_ranks_of_several_machines_to_rl_alone(kind, alone):
+    given = ["cluster.use=ray", "cluster.nodes=2", f"{kind}.train.ranks=2", f"{kind}.train.device=cuda"]
+    settings = load_training(kind, "", None, [*given, "cluster.model=Qwen/Qwen3-8B"])
+    lines = [line for line in make_plan(kind, settings, None).missing if line.startswith("one machine")]
+    assert bool(lines) is alone and "cluster.use" not in "".join(lines)
+
+
 # --- the command ------------------------------------------------------------------------------
 
 
 def command(*words):
     return subprocess.run(
-        [sys.executable, "-m", "patchwright.cli", "train", *words], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "patchwright.cli", "train", *words],
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
 
@@ -347,6 +376,14 @@ def test_without_a_dry_run_the_model_is_wanted():
         2,
         "error: --data is missing; only --dry-run can do without it\n",
     )
+
+
+@pytest.mark.parametrize("kind", ["sft", "verifier"])
+def test_a_training_of_one_machine_says_so_where_a_cluster_is_named(kind):
+    name = "Qwen/Qwen3-8B"
+    done = command(kind, "--dry-run", "-s", "cluster.use=ray", "-s", f"cluster.model={name}")
+    assert done.returncode == 0, done.stderr
+    assert f'train {kind} runs on this machine alone; `cluster.use = "ray"`' in done.stderr
 
 
 def test_the_local_engine_and_own_configurations_are_planned_too(tmp_path: Path):

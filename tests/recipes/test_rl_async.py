@@ -181,7 +181,7 @@ class LongStraggler(Straggler):
 
 
 class Stuck(ProcessEngine):
-    """Its loads never end, but for the first."""
+    """Its loads never end, but for the first, which is of the weights it has."""
 
     loads = 0
 
@@ -189,7 +189,6 @@ class Stuck(ProcessEngine):
         self.loads += 1
         if self.loads > 1:
             await asyncio.sleep(3600)
-        await super().load(weights)
 
 
 async def reinforce(folder: Path, model: Path, engine_class: type[ProcessEngine], **rl: object) -> None:

@@ -32,10 +32,16 @@ def test_a_run_that_trains_tells_its_sinks(tmp_path: Path):
     drawn = {tag: value for tag, _, value in events(run / "tensorboard")}
     assert drawn["rl/reward"] == row["reward"] and drawn["rl/attempts"] == 6
     (step,) = received.named("step")
-    assert attributes(step) == {"patchwright.stage": "rl", "patchwright.step": 1}
     below = received.below(step)
     assert below[0] == "collect" and below[-2:] == ["load", "compare"] and "train" in below
     attempts = received.named("attempt")
+    groups = sorted({attributes(root)["patchwright.group"] for root in attempts})
+    assert len(groups) == 2, "what a step trained on is found by its groups"
+    assert attributes(step) == {
+        "patchwright.stage": "rl",
+        "patchwright.step": 1,
+        "patchwright.groups": groups,
+    }
     assert len(attempts) == 6 and step.trace_id not in {root.trace_id for root in attempts}
     assert {"box", "model", "grade"} <= set(received.below(attempts[0]))
     assert "tensorboard" not in (run / "config.json").read_text(), "sinks may change when a run is resumed"

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from patchwright.cli.check import report
-from patchwright.cli.options import AsJson, Image, SandboxName, execute, output, print_json, view
+from patchwright.cli.options import AsJson, Image, SandboxName, answer, execute, output, print_json, view
 
 __all__ = ["app"]
 
@@ -31,6 +31,7 @@ def list_(as_json: AsJson = False) -> None:
 @app.command("install")
 def install(
     name: Annotated[str, typer.Argument(help="A name of `patchwright agents list`.")],
+    as_json: AsJson = False,
 ) -> None:
     """Build an agent's kit, once for this machine: boxes see it read-only; nothing is installed in them."""
     from patchwright.agent.harness.names import find_plan
@@ -40,7 +41,8 @@ def install(
     with shown.work(f"install {name}"):
         folder, facts = install(find_plan(name), say=shown.say)
     size = float(str(facts["bytes"])) / 1e6
-    output().print(f"{name}: {size:.0f} MB in {facts['seconds']} s, {folder}", soft_wrap=True)
+    found = {"agent": name, "folder": str(folder), "bytes": facts["bytes"], "seconds": facts["seconds"]}
+    answer(found, f"{name}: {size:.0f} MB in {facts['seconds']} s, {folder}", as_json=as_json)
 
 
 @app.command("check")

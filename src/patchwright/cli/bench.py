@@ -84,7 +84,7 @@ def gateway(
     sessions: Annotated[int, typer.Option("--sessions", min=1, help="Sessions at once.")] = 1000,
     as_json: AsJson = False,
 ) -> None:
-    """CPU time of a recorded turn after a long history, and turns and memory of many sessions at once."""
+    """CPU time of a turn with a long history, recording alone and over HTTP; many sessions at once."""
     from dataclasses import asdict
 
     from patchwright.recipes.bench import gateway_cost, gateway_table
@@ -188,7 +188,7 @@ def sandbox(
     warm: Annotated[int, typer.Option("--warm", min=0, help="Docker: containers kept started.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Milliseconds to create a box, run a command, run pytest, fork it, close it; and what it holds idle."""
+    """Milliseconds to make a box, run commands, fork it once and 100 times, close it; what it holds idle."""
     from patchwright.recipes.bench import idle_megabytes, sandbox_table, sandbox_times
 
     times = execute(sandbox_times(name, rounds=rounds, image=image, warm=warm), f"bench sandbox {name}")

@@ -20,7 +20,10 @@ app = typer.Typer(no_args_is_help=True, help="Check that a part keeps its promis
 @app.command("sandbox")
 def sandbox(
     name: Annotated[
-        str, typer.Argument(help="`namespace`, `docker`, `process`, `remote`, `swerex` or `module:Class`.")
+        str,
+        typer.Argument(
+            metavar="NAME", help="`namespace`, `docker`, `process`, `remote`, `swerex` or `module:Class`."
+        ),
     ],
     image: Image = None,
     as_json: AsJson = False,
@@ -35,7 +38,9 @@ def sandbox(
 
 @app.command("engine")
 def engine(
-    name: Annotated[str, typer.Argument(help="A model folder for the local engine, or `module:Class`.")],
+    name: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A model folder for the local engine, or `module:Class`.")
+    ],
     as_json: AsJson = False,
     override: Override = None,
 ) -> None:
@@ -48,7 +53,10 @@ def engine(
 
 @app.command("agent")
 def agent(
-    name: Annotated[str, typer.Argument(help="`bash`, `tools`, an installed agent, or `module:Class`.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="`bash`, `tools`, an installed agent, or `module:Class`."),
+    ],
     sandbox: SandboxName = "namespace",
     image: Image = None,
     as_json: AsJson = False,

@@ -9,11 +9,14 @@ import typer
 
 from patchwright.cli.exits import Exit
 from patchwright.cli.options import (
+    AgentName,
+    AsJson,
     BaseUrl,
     ConfigFile,
     KeyVariable,
     Model,
     Override,
+    Preset,
     RunFolder,
     TasksFile,
     execute,
@@ -39,16 +42,8 @@ def evaluate(
     model: Model,
     base_url: BaseUrl = None,
     api_key_env: KeyVariable = "OPENAI_API_KEY",
-    agent: Annotated[
-        str | None,
-        typer.Option("--agent", help="`bash`, `tools`, the name of a harness, or `module:Class`."),
-    ] = None,
-    preset: Annotated[
-        str,
-        typer.Option(
-            "--preset", help="Begin with `swe-rl`, `mini-swe-agent`, `swe-gym-openhands` or `qwen-code`."
-        ),
-    ] = "",
+    agent: AgentName = None,
+    preset: Preset = "",
     samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Attempts per task.")] = 4,
     slice_: Annotated[str, typer.Option("--slice", help="Tasks of the file, as in Python: `0:5`.")] = "",
     concurrency: Annotated[int | None, typer.Option("--concurrency", min=1, help="Attempts at once.")] = None,
@@ -57,7 +52,7 @@ def evaluate(
         Path | None, typer.Option("--prices", help="TOML file with prices of models; see docs/evaluation.md.")
     ] = None,
     run: RunFolder = Path("runs/eval"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    as_json: AsJson = False,
     config: ConfigFile = None,
     override: Override = None,
 ) -> None:

@@ -21,7 +21,8 @@ MEANINGS: Mapping[Exit, str] = {
     Exit.DONE: "done",
     Exit.FAILED: "the work failed (infrastructure, a full disk), or a command below answers no",
     Exit.MISTAKE: "a mistake in what was given: an option, a file, the configuration; nothing was begun",
-    Exit.INTERRUPTED: "interrupted by Ctrl-C; most commands go on where they stopped when given again",
+    Exit.INTERRUPTED: "interrupted by Ctrl-C; most commands go on where they stopped when given again. "
+    "Servers (`serve`, `gateway serve`, `node serve`, `pool serve`, `view`) end with 0 then",
 }
 
 ANSWERS: Mapping[str, str] = {

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from patchwright.cli.options import view
+from patchwright.cli.options import AsJson, print_json, view
+
+if TYPE_CHECKING:
+    from patchwright.recipes.data.export import Written
 
 __all__ = ["app", "import_trajectories"]
 
@@ -34,7 +37,7 @@ Benchmark = Annotated[
 ]
 Suspects = Annotated[bool, typer.Option("--suspects", help="Keep attempts with integrity findings.")]
 Tools = Annotated[
-    Path | None, typer.Option("--tools", help="JSON file of the agent's tools, for forms that describe them.")
+    Path | None, typer.Option("--tools", help="JSON file of the tools that the agent had, for the rows.")
 ]
 Negatives = Annotated[
     float, typer.Option("--negatives", min=0, help="Bad attempts to each good one; 0: all there are.")
@@ -54,6 +57,7 @@ def sft(
     benchmark: Benchmark = "",
     suspects: Suspects = False,
     tools: Tools = None,
+    as_json: AsJson = False,
 ) -> None:
     """Resolved attempts as conversations: `messages`, or `swe-gym-openhands` (calls as text)."""
     from patchwright.recipes.data.export import Request, export_rows
@@ -70,7 +74,7 @@ def sft(
         tokenizer=tokenizer,
         tools=tools,
     )
-    export_rows(request, out, view())
+    _report(export_rows(request, out, view()), out, as_json)
 
 
 @app.command("verifier")
@@ -85,6 +89,7 @@ def verifier(
     benchmark: Benchmark = "",
     negatives: Negatives = 1.0,
     seed: Seed = 42,
+    as_json: AsJson = False,
 ) -> None:
     """Good and bad attempts, as many of each, as logs with a judgement: `swe-gym`."""
     from patchwright.recipes.data.export import Request, export_rows
@@ -101,16 +106,24 @@ def verifier(
         negatives=negatives,
         seed=seed,
     )
-    export_rows(request, out, view())
+    _report(export_rows(request, out, view()), out, as_json)
+
+
+def _report(written: Written, out: Path, as_json: bool) -> None:
+    if as_json:
+        print_json({"path": str(out), **written.record()})
 
 
 def _plain(kind: str, about: str) -> Callable[..., None]:
     """A command of the kinds that take every judged attempt."""
 
-    def command(runs: Runs, out: Out, stage: Stage = "", benchmark: Benchmark = "") -> None:
+    def command(
+        runs: Runs, out: Out, stage: Stage = "", benchmark: Benchmark = "", as_json: AsJson = False
+    ) -> None:
         from patchwright.recipes.data.export import Request, export_rows
 
-        export_rows(Request(kind=kind, runs=tuple(runs), stage=stage, benchmark=benchmark), out, view())
+        request = Request(kind=kind, runs=tuple(runs), stage=stage, benchmark=benchmark)
+        _report(export_rows(request, out, view()), out, as_json)
 
     command.__doc__ = about
     return command
@@ -121,11 +134,13 @@ app.command("slime")(_plain("slime", "Recorded tokens as samples of slime: ids, 
 
 
 @app.command("artifacts")
-def artifacts(runs: Runs, out: Folder, stage: Stage = "") -> None:
+def artifacts(runs: Runs, out: Folder, stage: Stage = "", as_json: AsJson = False) -> None:
     """A folder for each attempt: traj.json, patch.diff, meta.json."""
     from patchwright.recipes.data.export import Request, export_artifacts
 
-    export_artifacts(Request(kind="artifacts", runs=tuple(runs), stage=stage), out, view())
+    count = export_artifacts(Request(kind="artifacts", runs=tuple(runs), stage=stage), out, view())
+    if as_json:
+        print_json({"path": str(out), "attempts": count})
 
 
 @app.command("hub")
@@ -144,6 +159,7 @@ def hub(
     ] = "other",
     push: Annotated[str, typer.Option("--push", metavar="OWNER/NAME", help="Upload it, too.")] = "",
     public: Annotated[bool, typer.Option("--public", help="Upload for all to see.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """A data set with its card, ready for the hub."""
     from patchwright.recipes.data.export import Request
@@ -159,9 +175,12 @@ def hub(
         benchmark=benchmark,
         tokenizer=tokenizer,
     )
-    export_hub(request, out, view(), license_=license_)
-    if push:
-        view().say(upload(out, push, private=not public))
+    written = export_hub(request, out, view(), license_=license_)
+    url = upload(out, push, private=not public) if push else None
+    if url:
+        view().say(url)
+    if as_json:
+        print_json({"path": str(out), **written.record(), "url": url})
 
 
 def import_trajectories(
@@ -174,8 +193,11 @@ def import_trajectories(
         bool | None,
         typer.Option("--resolved/--unresolved", help="The verdict of rows that tell none."),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Published trajectories (SFT, sampled and verifier sets) as a run, to train on, show or export."""
     from patchwright.recipes.data.trajectories import import_trajectories as bring
 
-    bring(source, run, split, resolved, view())
+    count = bring(source, run, split, resolved, view())
+    if as_json:
+        print_json({"run": str(run), "attempts": count})

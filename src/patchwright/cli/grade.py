@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from patchwright.cli.exits import Exit
-from patchwright.cli.options import ConfigFile, Override, TasksFile, execute, output, print_json, view
+from patchwright.cli.options import AsJson, ConfigFile, Override, TasksFile, execute, output, print_json, view
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,7 +36,7 @@ def grade(
     skip_unknown: Annotated[
         bool, typer.Option("--skip-unknown", help="Leave out predictions for tasks the file does not have.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    as_json: AsJson = False,
     config: ConfigFile = None,
     override: Override = None,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from patchwright.cli.exits import Exit
-from patchwright.cli.options import ConfigFile, Override, execute, output, view
+from patchwright.cli.options import AsJson, ConfigFile, Override, answer, execute, output, view
 from patchwright.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,7 +39,10 @@ def pull(
         typer.Option("--list", help="File with a name, or a record with image_name or instance_id, a line."),
     ] = None,
     source: Annotated[
-        str, typer.Option("--source", help="`swe-bench` or `swe-gym`: names the images of instance ids.")
+        str,
+        typer.Option(
+            "--source", help="`swe-bench`, `swe-gym` or `swe-rebench`: names the images of instance ids."
+        ),
     ] = "",
     archive: Annotated[
         Path | None,
@@ -60,6 +63,7 @@ def pull(
     docker: Docker = False,
     budget: Budget = None,
     store: Folder = None,
+    as_json: AsJson = False,
     config: ConfigFile = None,
     override: Override = None,
 ) -> None:
@@ -73,13 +77,14 @@ def pull(
     wanted = Wanted(names=tuple(names or ()), tasks=tasks, file=list_, source=source)
     found = execute(pull_images(chosen, wanted, view(), archive=archive, docker=docker, refresh=refresh))
     failed = sum(error is not None for error in found.values())
-    output().print(f"{len(found) - failed} of {len(found)} images are there")
+    images = {str(name): None if error is None else str(error) for name, error in found.items()}
+    answer({"images": images}, f"{len(found) - failed} of {len(found)} images are there", as_json=as_json)
     raise typer.Exit(Exit.FAILED if failed else Exit.DONE)
 
 
 @app.command("list")
 def list_(
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: AsJson = False,
     store: Folder = None,
     config: ConfigFile = None,
     override: Override = None,
@@ -96,6 +101,7 @@ def prune(
     docker: Docker = False,
     budget: Budget = None,
     store: Folder = None,
+    as_json: AsJson = False,
     config: ConfigFile = None,
     override: Override = None,
 ) -> None:
@@ -104,11 +110,11 @@ def prune(
 
     chosen = _config(config, override, store=store, budget=budget)
     if not docker:
-        prune_images(chosen, names or (), budget or "", output())
+        prune_images(chosen, names or (), budget or "", output(), as_json=as_json)
     elif names:
         raise ConfigError("prune --docker takes no names; remove them with `docker rmi`")
     else:
-        execute(prune_docker(chosen, view(), output()))
+        execute(prune_docker(chosen, view(), output(), as_json=as_json))
 
 
 @app.command("export")
@@ -116,13 +122,14 @@ def export(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the image.")],
     file: Annotated[Path, typer.Option("-o", "--output", help="Archive to write.")],
     store: Folder = None,
+    as_json: AsJson = False,
     config: ConfigFile = None,
     override: Override = None,
 ) -> None:
     """Write an image as an archive that `docker load` and `podman load` take."""
     from patchwright.recipes.images import export_image
 
-    export_image(_config(config, override, store=store), name, file, output())
+    export_image(_config(config, override, store=store), name, file, output(), as_json=as_json)
 
 
 def _config(

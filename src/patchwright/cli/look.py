@@ -68,7 +68,8 @@ def doctor(
     """Say what this machine can do and how to mend what it cannot.
 
     Looked at is what a configuration needs, the quickstart's when none is given; at the end one attempt is
-    made, with a script in the model's place. Exit code 0: everything needed is there. 1: something is not.
+    made, with a script in the model's place, which may take up to a minute. Exit code 0: everything needed is
+    there. 1: something is not.
     """
     from patchwright.config import load_config
     from patchwright.recipes.doctor import blocked, diagnose, record

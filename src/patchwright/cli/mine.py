@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from patchwright.cli.exits import Exit
-from patchwright.cli.options import SandboxName, execute, output, view
+from patchwright.cli.options import AsJson, SandboxName, answer, execute, view
 
 __all__ = ["build_env", "mine"]
 
@@ -29,6 +29,7 @@ def mine(
         str, typer.Option("--image", help="Environment of the boxes, as `tasks build-env` names it.")
     ] = "host",
     sandbox: SandboxName = "namespace",
+    as_json: AsJson = False,
 ) -> None:
     """Make tasks of what consecutive releases of a library changed, judged by the newer one's tests.
 
@@ -40,7 +41,7 @@ def mine(
 
     settings = Settings(repeat=repeat, max_lines=max_lines, workers=workers, image=image)
     count = execute(recipe(source, versions, limit, settings, SandboxConfig(use=sandbox), out, view()))
-    output().print(f"{out}: {count} tasks", soft_wrap=True)
+    answer({"files": {str(out): count}}, f"{out}: {count} tasks", as_json=as_json)
 
 
 def build_env(
@@ -66,6 +67,7 @@ def build_env(
         str | None,
         typer.Option("--store", metavar="FOLDER", help="Folder of the store, not the default one."),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Build environments from Debian and the package index; exit 1 if one cannot be built."""
     from patchwright.images.config import ImagesConfig
@@ -74,6 +76,6 @@ def build_env(
 
     wish = Wish(base=base, clones=clones, recipes=recipes, docker=docker)
     images = ImagesConfig(store=store) if store else ImagesConfig()
-    complete = execute(recipe(source, out, wish, images, view()))
-    output().print(f"{out}", soft_wrap=True)
-    raise typer.Exit(Exit.DONE if complete else Exit.FAILED)
+    built = execute(recipe(source, out, wish, images, view()))
+    answer({"path": str(out), **built.record()}, str(out), as_json=as_json)
+    raise typer.Exit(Exit.FAILED if built.failed else Exit.DONE)

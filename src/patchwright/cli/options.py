@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from patchwright.recipes.progress import View
 
 __all__ = [
+    "AgentName",
     "AsJson",
     "BaseUrl",
     "ConfigFile",
@@ -29,9 +30,11 @@ __all__ = [
     "KeyVariable",
     "Model",
     "Override",
+    "Preset",
     "RunFolder",
     "SandboxName",
     "TasksFile",
+    "answer",
     "execute",
     "observed",
     "output",
@@ -60,7 +63,17 @@ BaseUrl = Annotated[
 KeyVariable = Annotated[
     str, typer.Option("--api-key-env", help="Environment variable that holds the endpoint's key.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+AgentName = Annotated[
+    str | None,
+    typer.Option("--agent", help="`bash`, `tools`, the name of a harness, or `module:Class`."),
+]
+Preset = Annotated[
+    str,
+    typer.Option(
+        "--preset", help="Begin with `swe-rl`, `mini-swe-agent`, `swe-gym-openhands` or `qwen-code`."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 SandboxName = Annotated[str, typer.Option("--sandbox", help="`namespace`, `docker` or `process`.")]
 Image = Annotated[str | None, typer.Option("--image", help="Docker only: image of boxes that name none.")]
 
@@ -99,6 +112,14 @@ def observed(config: MetricsConfig, run: Path) -> Iterator[View]:
     shown = view()
     with observing(config, run, shown.say):
         yield shown
+
+
+def answer(value: object, text: str, *, as_json: bool) -> None:
+    """A short result, on stdout: for machines as JSON, else as text."""
+    if as_json:
+        print_json(value)
+    else:
+        output().print(text, soft_wrap=True)
 
 
 def print_json(value: object) -> None:

@@ -30,14 +30,24 @@ when all their work was done and the answer is no:
 ## Progress and results
 
 Results go to stdout, progress to stderr. On a terminal progress is live: a bar with its rate, or a
-spinner with the time; in a pipe or a log it is a plain line at the start, every few seconds, and at the
-end. Commands marked `--json` below print their result as JSON on stdout, and nothing else there
-(`bench fleet` wants a file, or `-` for stdout):
+spinner with the time; in a pipe or a log it is a plain line at the start, at most one every five seconds
+while things get done, and one at the end. Commands marked `--json` below print their result as JSON on
+stdout, and nothing else there (`bench fleet` wants a file, or `-` for stdout):
 
 ```bash
 patchwright doctor --json
 patchwright agents list --json
 ```
+
+| with `--json` | printed |
+| --- | --- |
+| `quickstart` | the `summary.json` of its run |
+| `train sft`, `rl`, `verifier` | `run`, its `weights` (the folder) and their `version` |
+| the same with `--dry-run` | `model`, `placement`, `memory_gb`, `step`, `boxes`, `missing` |
+| `tasks synth`, `mine`, `import`, `export`, `filter`, `split` | `files`: how many tasks each has |
+| `tasks build-env` | `path`, `images`, `failed` (why) |
+| `images pull` | `images`: `null`, or why one cannot be had |
+| `export sft`, `verifier`, `prm`, `slime`, `hub` | `path`, `rows`, `attempts`, `left_out` (counts) |
 
 ## Completion
 

@@ -49,6 +49,7 @@ def synth(
     model: Annotated[str | None, typer.Option("--model", help="The endpoint's name for the model.")] = None,
     sandbox: SandboxName = "namespace",
     image: Image = None,
+    as_json: AsJson = False,
     config: ConfigFile = None,
     override: Override = None,
 ) -> None:
@@ -77,10 +78,13 @@ def synth(
             raise ConfigError(
                 f"`composed` takes no {flags[0].partition('=')[0]}; give the sizes of its sets: `-s rl=100`"
             )
-        from_composed(load_config(SynthesisConfig, config, override or ()), out, view())
-        return
-    wanted = load_config(LibraryConfig, config, [*(override or ()), *flags])
-    execute(from_library(source, wanted, SandboxConfig(use=sandbox, image=image or ""), out, view()))
+        made = from_composed(load_config(SynthesisConfig, config, override or ()), out, view())
+    else:
+        wanted = load_config(LibraryConfig, config, [*(override or ()), *flags])
+        boxes = SandboxConfig(use=sandbox, image=image or "")
+        made = execute(from_library(source, wanted, boxes, out, view()))
+    if as_json:
+        print_json({"files": made})
 
 
 def _toml(value: object) -> str:

@@ -36,11 +36,14 @@ def import_(
     skip: Annotated[
         bool, typer.Option("--skip", help="Leave out rows that cannot become tasks, and say so.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Turn rows of SWE-bench, SWE-Gym, SWE-smith, R2E-Gym, SWE-rebench, Harbor folders, ... into tasks."""
     from patchwright.recipes.task_import import import_file
 
-    import_file(source, out, kind, split, skip, view())
+    found = import_file(source, out, kind, split, skip, view())
+    if as_json:
+        print_json(found)
 
 
 @app.command("export")
@@ -50,11 +53,14 @@ def export_(
     out: Annotated[
         Path, typer.Option("-o", "--output", help="File, or a folder, where it gets its usual name.")
     ] = Path(),
+    as_json: AsJson = False,
 ) -> None:
     """Write tasks as other programs read them: rows, instance_ids.txt, docker_images.txt, ..."""
     from patchwright.recipes.task_import import export_file
 
-    export_file(file, form, out, view())
+    found = export_file(file, form, out, view())
+    if as_json:
+        print_json(found)
 
 
 app.command("mine")(mine)
@@ -113,6 +119,7 @@ def filter_(
     without: Annotated[
         Path | None, typer.Option("--without", help="Leave out what is in this file too (a benchmark).")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write the tasks that fit everything that is asked."""
     from patchwright.recipes.task_import import filter_file
@@ -128,7 +135,9 @@ def filter_(
         max_tests=max_tests,
         gradable=gradable,
     )
-    filter_file(file, out, wanted, without, view())
+    found = filter_file(file, out, wanted, without, view())
+    if as_json:
+        print_json(found)
 
 
 @app.command("split")
@@ -141,11 +150,14 @@ def split_(
     by_repo: Annotated[
         bool, typer.Option("--by-repo", help="Hold out whole repositories: none is on both sides.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Split a file's tasks in two, the same way every time."""
     from patchwright.recipes.task_import import split_file
 
-    split_file(file, (train, held_out), share, seed, by_repo, view())
+    found = split_file(file, (train, held_out), share, seed, by_repo, view())
+    if as_json:
+        print_json(found)
 
 
 @app.command("overlap")

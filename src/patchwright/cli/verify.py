@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,7 +19,10 @@ from patchwright.cli.options import (
     print_json,
     view,
 )
-from patchwright.cli.train import DryRun, Preset, Start, dry_run, told
+from patchwright.cli.train import DryRun, Start, alone, dry_run, preset_option, told, weights_record
+
+if TYPE_CHECKING:
+    from patchwright.types import Weights
 
 __all__ = ["judge", "rerank", "train_verifier"]
 
@@ -34,8 +37,9 @@ def train_verifier(
     ] = None,
     stage: Annotated[str, typer.Option("--stage", help="Pattern of the stages to learn from: `rl*`.")] = "*",
     run: RunFolder = Path("runs/verifier"),
-    preset: Preset = "",
+    preset: Annotated[str, preset_option("swe-gym-32b-verifier")] = "",
     dry: DryRun = False,
+    as_json: AsJson = False,
     config: ConfigFile = None,
     override: Override = None,
 ) -> None:
@@ -43,19 +47,25 @@ def train_verifier(
     from patchwright.recipes.presets import load_training
     from patchwright.recipes.verifier import run_verifier
 
-    settings = load_training("verifier", preset, config, override or ())
+    settings = alone("verifier", load_training("verifier", preset, config, override or ()))
     if dry:
-        return dry_run("verifier", settings, model, *(data or ()))
+        return dry_run("verifier", settings, model, *(data or ()), as_json=as_json)
     start, runs = told(model, "--model"), data or [told(None, "--data")]
     with observed(settings.metrics, run) as shown:
         work = run_verifier(settings.verifier, settings.line, start, runs, stage, run, shown)
         weights, summary = execute(work)
+    if as_json:
+        return print_json(weights_record(run, weights) | summary)
+    return _say(weights, summary)
+
+
+def _say(weights: Weights, summary: dict[str, Any]) -> None:
     held = summary["held_out"]
     output().print(f"rows  {summary['rows']} of {summary['tasks']} tasks, {held['rows']} held out")
     if held["auc"] is not None:
         figures = f"AUC {held['auc']:.3f}, calibration error {held['calibration_error']:.3f}"
         output().print(f"held-out tasks  {figures}")
-    return output().print(f"verifier  {weights.path}")
+    output().print(f"verifier  {weights.path}")
 
 
 def rerank(

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from patchwright.cli.options import (
+    AgentName,
     AsJson,
     BaseUrl,
     ConfigFile,
     KeyVariable,
     Model,
     Override,
+    Preset,
     RunFolder,
     TasksFile,
     execute,
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["quickstart", "rollout"]
 
-Samples = Annotated[int, typer.Option("--samples", min=1, help="Attempts per task.")]
+Samples = Annotated[int, typer.Option("--samples", "-n", min=1, help="Attempts per task.")]
 
 
 def quickstart(
@@ -41,6 +43,7 @@ def quickstart(
         str | None, typer.Option("--sandbox", help="`namespace` (default), `docker` or `process`.")
     ] = None,
     run: RunFolder = Path("runs/quickstart"),
+    as_json: AsJson = False,
     config: ConfigFile = None,
     override: Override = None,
 ) -> None:
@@ -53,7 +56,9 @@ def quickstart(
     chosen = [f"{key}={value}" for key, value in flags.items() if value is not None]
     settings = load_config(QuickstartConfig, config, [*chosen, *(override or ())])
     with observed(settings.metrics, run) as shown:
-        execute(recipe(settings, run, shown))
+        summary = execute(recipe(settings, run, shown))
+    if as_json:
+        print_json(summary)
 
 
 def rollout(
@@ -61,6 +66,8 @@ def rollout(
     model: Model,
     base_url: BaseUrl = None,
     api_key_env: KeyVariable = "OPENAI_API_KEY",
+    agent: AgentName = None,
+    preset: Preset = "",
     expert: Annotated[
         bool, typer.Option("--expert", help="Let the scripted expert work; --model lends its tokenizer.")
     ] = False,
@@ -71,13 +78,13 @@ def rollout(
     override: Override = None,
 ) -> None:
     """Attempt tasks and store the graded trajectories."""
-    from patchwright.config import load_config
+    from patchwright.recipes.presets import load_settings
     from patchwright.recipes.rollout import run_expert, run_rollout
-    from patchwright.recipes.settings import Settings
 
     if expert and (base_url or samples != 1):
         raise ConfigError("--expert makes one attempt per task, with the tokenizer of the folder --model")
-    settings = load_config(Settings, config, override or ())
+    chosen_agent = [] if agent is None else [f"line.agent.use={agent}"]
+    settings = load_settings(preset, config, [*chosen_agent, *(override or ())])
     with observed(settings.metrics, run) as shown:
         if expert:
             work = run_expert(settings.line, tasks, Path(model), run, shown)

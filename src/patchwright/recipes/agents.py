@@ -14,7 +14,7 @@ from patchwright.agent.kit import Plan, find_kit
 from patchwright.config import pick
 from patchwright.errors import ConfigError
 
-__all__ = ["AGENTS", "AgentConfig", "Listed", "listing", "open_agent"]
+__all__ = ["AGENTS", "AgentConfig", "Listed", "listing", "open_agent", "refuse_absent"]
 
 
 class AgentConfig(BashConfig):
@@ -70,6 +70,15 @@ def _state(plan: Plan) -> str:
         return f"installed in {find_kit(plan)}"
     except ConfigError as error:
         return str(error)
+
+
+def refuse_absent(config: AgentConfig) -> None:
+    """Raises ConfigError when `open_agent` would: no such agent, one that cannot be as told, or whose kit is
+    not installed. Opens nothing."""
+    if pick(config.use, AGENTS, key="line.agent.use") is _command:
+        plan = program_of(config.use, config.harness).plan
+        if plan is not None:
+            find_kit(plan)
 
 
 @asynccontextmanager

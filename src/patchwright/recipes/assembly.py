@@ -101,9 +101,10 @@ class LineConfig(Config):
     seed: int = 0
     """Seeds sampling and the order of tasks."""
     benchmark: str = ""
-    """What must not be trained on: a task file, or rows as `tasks import` takes them."""
+    """What must not be trained on: a task file, or rows as `tasks import` takes them. Empty: tasks imported
+    from published test sets (SWE-bench Verified and the like, Terminal-Bench)."""
     allow_overlap: bool = False
-    """Train on the benchmark's tasks all the same."""
+    """Train on the tasks of the benchmark, or of published test sets, all the same."""
 
 
 @asynccontextmanager
@@ -194,10 +195,13 @@ def _api(config: LineConfig, model: Path | Endpoint) -> ApiModel | None:
 
 
 @asynccontextmanager
-async def assemble(config: LineConfig, model: Path | Endpoint) -> AsyncIterator[Line]:
-    """The whole line of `rollout` and `eval`: on a model folder, or against somebody's API."""
+async def assemble(
+    config: LineConfig, model: Path | Endpoint, say: Callable[[str], None] | None = None
+) -> AsyncIterator[Line]:
+    """The whole line of `rollout` and `eval`: on a model folder, or against somebody's API. `say` is told
+    what befalls engines."""
     async with AsyncExitStack() as stack:
         agent = await stack.enter_async_context(open_agent(config.agent))
         backend = await stack.enter_async_context(open_boxes(config.sandbox))
-        gateway = await stack.enter_async_context(open_gateway(config, model))
+        gateway = await stack.enter_async_context(open_gateway(config, model, say=say))
         yield Line(backend=backend, agent=agent, model=gateway, grade=Grader(backend, skip_empty=True))

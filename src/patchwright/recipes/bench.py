@@ -41,6 +41,8 @@ T = TypeVar("T")
 _PERCENTILES = ("p50", "p95", "p99")
 _PAUSE = 1.0
 _IDLE = 10
+_FORKS, _CROWDS = 100, 3
+"""Forks of one box that are made at once, and how often."""
 _TEST = b"def test_a():\n    assert 1 + 1 == 2\n"
 
 
@@ -143,7 +145,8 @@ def _shapes_table(rows: list[dict[str, Any]]) -> Table:
 async def sandbox_times(
     name: str, *, rounds: int = 30, image: str | None = None, warm: int = 0
 ) -> dict[str, dict[str, float]]:
-    """What every attempt does in a box -> p50, p95 and p99 of it in wall milliseconds, one box at a time."""
+    """What every attempt does in a box -> p50, p95 and p99 of it in wall milliseconds, one box at a time. Of
+    namespace boxes also what a hundred forks take that are made at once."""
     backend = open_backend(name, image=image, warm=warm)
     try:
         await _round(backend)  # starts helpers, fills caches
@@ -152,9 +155,12 @@ async def sandbox_times(
             if warm:
                 await asyncio.sleep(_PAUSE)  # as an attempt would take, in which the next box is made ready
             times.append(await _round(backend))
+        seconds = {what: [row[what] for row in times] for what in times[0]}
+        if name == "namespace":
+            seconds[f"{_FORKS} forks"] = await _crowds(backend)
     finally:
         await backend.close()
-    return {what: _percentiles([1000 * row[what] for row in times]) for what in times[0]}
+    return {what: _percentiles([1000 * one for one in values]) for what, values in seconds.items()}
 
 
 async def idle_megabytes(name: str) -> dict[str, float]:
@@ -207,6 +213,19 @@ async def _round(backend: SandboxBackend) -> dict[str, float]:
     fork = await timed("fork", box.fork)
     await timed("close", box.close)
     await fork.close()
+    return seconds
+
+
+async def _crowds(backend: SandboxBackend) -> list[float]:
+    """Seconds until all forks of a crowd are there."""
+    box, seconds = await backend.open(BoxSpec()), []
+    await box.write("test_a.py", _TEST)
+    await (await box.fork()).close()  # what the first one costs, others do not
+    for _ in range(_CROWDS):
+        started = time.perf_counter()
+        forks = await asyncio.gather(*(box.fork() for _ in range(_FORKS)))
+        seconds.append(time.perf_counter() - started)
+        await asyncio.gather(*(fork.close() for fork in forks))
     return seconds
 
 

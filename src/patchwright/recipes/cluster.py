@@ -20,7 +20,7 @@ class ClusterConfig(Config):
 
     use: Literal["here", "ray"] = "here"
     """`here`, or `ray`: `train rl` spreads engines, trainer ranks and rollout drivers over the machines of
-    a Ray cluster (`docs/ray.md`)."""
+    a Ray cluster (`docs/ray.md`). Other commands run on this machine alone; those that train say so."""
     address: str = "auto"
     """Ray only: HOST:PORT of the cluster; `auto` is the one this machine or job belongs to."""
     open_network: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from patchwright.recipes.artefacts import keep_files
 from patchwright.recipes.assembly import LineConfig, assemble
 from patchwright.recipes.engines import PLACES
 from patchwright.recipes.figures import Figures, Row, figures, table
+from patchwright.recipes.images import refuse_missing
 from patchwright.recipes.prices import Price, load_price
 from patchwright.recipes.progress import Stage, View
 from patchwright.recipes.seed_files import attempt_folder, seed_summary, write_attempt, write_lists
@@ -24,6 +25,7 @@ from patchwright.rollout.events import Events
 from patchwright.rollout.rollout import Job
 from patchwright.store import Run
 from patchwright.tasks.files import load_tasks
+from patchwright.tasks.trust import doubt, trust_counts
 from patchwright.types import Endpoint, Outcome, Task, Trajectory
 
 __all__ = ["EvalRequest", "price_of", "run_evaluation", "sliced"]
@@ -91,12 +93,14 @@ async def run_evaluation(request: EvalRequest, config: LineConfig, view: View) -
     stored = _stored(request, config)
     sampling = config.sampling.sampling()
     # Seeds come from a task's place in the whole file: slices of it add up to the same evaluation.
+    if doubtful := doubt([task for task in tasks if task.id in chosen]):
+        view.say(doubtful)
     jobs = group_jobs(tasks, name=STAGE, samples=request.samples, sampling=sampling, seed=config.seed)
     with Run.create_or_open(request.run, stored, may_change=_MAY_CHANGE) as run:
         evaluation = _Evaluation(run, [job for job in jobs if job.task.id in chosen], stored, price)
         with view.stage(STAGE, total=len(evaluation.runs), done=len(evaluation.rows)) as stage:
             try:
-                await evaluation.go(request.model, config, stage)
+                await evaluation.go(request.model, config, stage, view.say)
             finally:
                 found = evaluation.finish(request.name)
     return found, list(evaluation.rows.values())
@@ -120,6 +124,7 @@ class _Evaluation:
     def __init__(self, run: Run, jobs: Sequence[Job], stored: dict[str, Any], price: Price | None) -> None:
         self.runs = {job.id: int(job.id.removeprefix(f"{job.group}-")) for job in jobs}
         self._tasks = {job.id: job.task.id for job in jobs}
+        self._trust = trust_counts({job.task.id: job.task for job in jobs}.values())
         self._run, self._jobs, self._stored, self._price = run, jobs, stored, price
         self._shown = 0.0
         self.rows = {
@@ -128,13 +133,16 @@ class _Evaluation:
             if trajectory.outcome is not Outcome.VOID
         }
 
-    async def go(self, model: Path | Endpoint, config: LineConfig, stage: Stage) -> None:
+    async def go(
+        self, model: Path | Endpoint, config: LineConfig, stage: Stage, say: Callable[[str], None]
+    ) -> None:
         """Make what is missing; each attempt is stored and in its files before it counts."""
         todo = [job for job in self._jobs if job.id not in self.rows]
         self._show(stage)
         if not todo:
             return
-        async with assemble(config, model) as line:
+        refuse_missing((job.task for job in todo), config.sandbox)
+        async with assemble(config, model, say) as line:
             keeping = replace(line, keep=self._keep, events=Events(self._run.path / EVENTS))
             done = run_jobs(keeping, todo, concurrency=config.concurrency, retries=config.retries)
             async for trajectory in done:
@@ -154,7 +162,12 @@ class _Evaluation:
         self._run.seal(STAGE, 0)
         write_lists(self._run.path, self._attempts(), model)
         self._run.write_summary(
-            {**found.record(), **seed_summary(found, self._stored), "stages": found.stages(STAGE)}
+            {
+                **found.record(),
+                **seed_summary(found, self._stored),
+                "trust": self._trust,
+                "stages": found.stages(STAGE),
+            }
         )
         return found
 

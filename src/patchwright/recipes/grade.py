@@ -36,9 +36,11 @@ from patchwright.grade.tests import Grader
 from patchwright.recipes.artefacts import safe_name
 from patchwright.recipes.assembly import SandboxConfig, open_boxes
 from patchwright.recipes.grade_summary import Ending, summary
+from patchwright.recipes.images import refuse_missing
 from patchwright.recipes.progress import Stage, View
 from patchwright.store import files
 from patchwright.tasks.files import load_tasks
+from patchwright.tasks.trust import trust_counts
 from patchwright.types import GradeState, Task
 
 __all__ = ["GradeRequest", "run_grade"]
@@ -82,12 +84,14 @@ async def run_grade(request: GradeRequest, sandbox: SandboxConfig, view: View) -
     for task in tasks.values():
         judge(task, "")  # rules and parsers that do not exist are found now, not after an hour
     jobs = _placed(matched(given, tasks, skip=request.skip_unknown), tasks, request.run)
+    graded = {job.task.id: job.task for job in jobs}.values()
+    refuse_missing(graded, sandbox)
     with _folder(request.run) as cache:
         async with open_boxes(sandbox) as backend:
             grader = Grader(backend, cache=cache, skip_empty=True)
             with view.stage("grade", total=len(jobs)) as stage:
                 endings = await _all(jobs, grader, request.workers, stage)
-        found = summary(endings, list(tasks), seconds=time.monotonic() - started)
+        found = summary(endings, list(tasks), seconds=time.monotonic() - started, trust=trust_counts(graded))
         with files.attributed("write the summary", request.run):
             files.write_text(request.run / "summary.json", json.dumps(found, indent=2) + "\n")
     return found

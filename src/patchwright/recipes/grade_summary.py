@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -48,11 +48,14 @@ class Ending:
         return Outcome.RESOLVED if self.state is GradeState.RESOLVED else Outcome.UNRESOLVED
 
 
-def summary(endings: Sequence[Ending], tasks: Iterable[str], *, seconds: float) -> dict[str, Any]:
+def summary(
+    endings: Sequence[Ending], tasks: Iterable[str], *, seconds: float, trust: Mapping[str, int]
+) -> dict[str, Any]:
     """The content of `summary.json`.
 
     Instance counts and id lists are those of the official run report; of several predictions the best one
-    counts (resolved, unresolved, empty, error). `resolved_rate` is over predictions with a verdict.
+    counts (resolved, unresolved, empty, error). `resolved_rate` is over predictions with a verdict; `trust`
+    says how many of the tasks `tasks validate` found `valid`, `broken` and so on.
     """
     groups = _by_group(endings)
     ids = {name: sorted(task for task, group in groups.items() if group == name) for name in _ORDER}
@@ -64,6 +67,7 @@ def summary(endings: Sequence[Ending], tasks: Iterable[str], *, seconds: float) 
         "failure_reasons": {name: faults[name].fault for name in sorted(faults)},
         "schema_version": 2,
         **_ours(endings),
+        "trust": dict(trust),
         "seconds": round(seconds, 3),
     }
 

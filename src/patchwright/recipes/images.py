@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,10 +22,12 @@ from patchwright.images.names import Name, image_of
 from patchwright.images.pull import Puller
 from patchwright.images.registry import Registry
 from patchwright.images.store import Store
+from patchwright.recipes.assembly import SandboxConfig
 from patchwright.recipes.image_daemon import Daemon
 from patchwright.recipes.progress import Stage, View
 from patchwright.sandbox.docker_api import DockerApi, engine_socket
 from patchwright.tasks.files import load_tasks
+from patchwright.types import Task
 
 __all__ = [
     "Wanted",
@@ -35,7 +37,11 @@ __all__ = [
     "prune_docker",
     "prune_images",
     "pull_images",
+    "refuse_missing",
 ]
+
+
+_SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,8 +60,7 @@ class Wanted:
         """The images, each once. Raises ConfigError naming the line that is none."""
         found = [self._name(text, f"{text!r}") for text in self.names]
         if self.tasks is not None:
-            images = dict.fromkeys(task.image for task in load_tasks(self.tasks))
-            found += [Name.parse(image) for image in images if image != "host" and not image.startswith("/")]
+            found += _named_by(load_tasks(self.tasks))
         if self.file is not None:
             found += [self._line(line, f"{self.file} line {number}") for number, line in _lines(self.file)]
         return list(dict.fromkeys(found))
@@ -95,6 +100,26 @@ def open_store(config: ImagesConfig) -> Store:
     return Store(Path(config.store).expanduser())
 
 
+def refuse_missing(tasks: Iterable[Task], boxes: SandboxConfig) -> None:
+    """Raises ConfigError when tasks name images that the store of their namespace boxes lacks."""
+    names = _named_by(tasks) if boxes.use == "namespace" and not boxes.images.pull else []
+    store = open_store(boxes.images) if names else None
+    lacking = sorted(str(name) for name in names if store is not None and store.image(name) is None)
+    if lacking:
+        more = f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
+        raise ConfigError(
+            f"images of these tasks are not in the store: {', '.join(lacking[:_SHOWN])}{more}; run "
+            "`patchwright images pull --tasks FILE`, leave those tasks out, or take other boxes by "
+            "line.sandbox.use"
+        )
+
+
+def _named_by(tasks: Iterable[Task]) -> list[Name]:
+    """The images that tasks name, each once; `host` and folders are none."""
+    images = dict.fromkeys(task.image for task in tasks)
+    return [Name.parse(image) for image in images if image != "host" and not image.startswith("/")]
+
+
 async def pull_images(
     config: ImagesConfig, wanted: Wanted, view: View, *, archive: Path | None, docker: bool, refresh: bool
 ) -> dict[Name, InfraError | None]:
@@ -103,6 +128,7 @@ async def pull_images(
     Raises ConfigError when nothing is asked for, or the budget does not hold it.
     """
     names = wanted.resolve()
+    parse_bytes(config.budget)  # refused before anything is shown
     if archive is not None:
         if docker:
             raise ConfigError("--archive goes into the store; for Docker, use `docker load`")
@@ -171,8 +197,7 @@ def list_images(config: ImagesConfig, console: Console, *, as_json: bool) -> Non
     usage, total = store.usage(), store.bytes()
     if as_json:
         images = [dataclasses.asdict(one) for one in usage]
-        console.print(json.dumps({"images": images, "bytes": total}), soft_wrap=True)
-        return
+        return _print_json(console, {"images": images, "bytes": total})
     table = Table(box=None, pad_edge=False)
     table.add_column("image", overflow="fold")
     for column in ("size", "unique", "last use"):
@@ -181,19 +206,27 @@ def list_images(config: ImagesConfig, console: Console, *, as_json: bool) -> Non
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.used))
         table.add_row(one.name, _size(one.size), _size(one.unique), when)
     console.print(table)
-    console.print(f"{len(usage)} images, {_size(total)} in {store.folder}", soft_wrap=True)
+    return console.print(f"{len(usage)} images, {_size(total)} in {store.folder}", soft_wrap=True)
 
 
-def prune_images(config: ImagesConfig, names: Sequence[str], budget: str, console: Console) -> None:
+def _print_json(console: Console, value: object) -> None:
+    console.print(json.dumps(value), soft_wrap=True)
+
+
+def prune_images(
+    config: ImagesConfig, names: Sequence[str], budget: str, console: Console, *, as_json: bool
+) -> None:
     """Remove leftovers, `names`, and what does not fit in `budget` (empty: all fits)."""
     full = [str(Name.parse(name)) for name in names]
     pruned = open_store(config).prune(budget=parse_bytes(budget), names=full)
+    if as_json:
+        return _print_json(console, {"removed": list(pruned.images), "bytes": pruned.bytes})
     for name in pruned.images:
         console.print(f"removed  {name}", soft_wrap=True)
-    console.print(f"{len(pruned.images)} images removed, {_size(pruned.bytes)} freed")
+    return console.print(f"{len(pruned.images)} images removed, {_size(pruned.bytes)} freed")
 
 
-async def prune_docker(config: ImagesConfig, view: View, console: Console) -> None:
+async def prune_docker(config: ImagesConfig, view: View, console: Console, *, as_json: bool) -> None:
     """Remove from Docker what was pulled by `images pull --docker` and does not fit in the budget."""
     api = DockerApi(engine_socket())
     try:
@@ -202,15 +235,20 @@ async def prune_docker(config: ImagesConfig, view: View, console: Console) -> No
             stage.advance()
     finally:
         await api.aclose()
+    if as_json:
+        return _print_json(console, {"removed": [str(name) for name in gone]})
     for name in gone:
         console.print(f"removed  {name}", soft_wrap=True)
-    console.print(f"{len(gone)} images removed from Docker")
+    return console.print(f"{len(gone)} images removed from Docker")
 
 
-def export_image(config: ImagesConfig, name: str, file: Path, console: Console) -> None:
+def export_image(config: ImagesConfig, name: str, file: Path, console: Console, *, as_json: bool) -> None:
     """Write an image of the store to an archive that `docker load` and `podman load` take."""
     export(open_store(config), Name.parse(name), file)
-    console.print(f"archive  {os.fspath(file)} ({_size(file.stat().st_size)})", soft_wrap=True)
+    size = file.stat().st_size
+    if as_json:
+        return _print_json(console, {"path": str(file), "bytes": size})
+    return console.print(f"archive  {os.fspath(file)} ({_size(size)})", soft_wrap=True)
 
 
 def _size(count: float) -> str:

@@ -11,7 +11,14 @@ from pathlib import Path
 
 from patchwright.recipes.assembly import LineConfig
 from patchwright.recipes.cluster import ClusterConfig, Node, place
-from patchwright.recipes.plan_memory import EngineMemory, Part, engine_memory, local_memory, trainer_memory
+from patchwright.recipes.plan_memory import (
+    EngineMemory,
+    Part,
+    engine_memory,
+    host_peak,
+    local_memory,
+    trainer_memory,
+)
 from patchwright.recipes.plan_missing import Given, missing
 from patchwright.recipes.plan_model import Shape, find_shape
 from patchwright.recipes.presets import Training
@@ -100,7 +107,14 @@ def make_plan(kind: Training, settings: Settings, model: Path | None, files: Seq
     engine = _engine(shape, memory, cluster.engine_memory, cluster.tensor_parallel) if serves else None
     judging = _engine(judge, memory, cluster.engine_memory, cluster.judge_parallel) if judge else None
     boxes = _boxes(settings.line, cluster) if kind == "rl" else None
-    given = Given(kind=kind, settings=settings, train=train, model=model, files=tuple(files))
+    given = Given(
+        kind=kind,
+        settings=settings,
+        train=train,
+        model=model,
+        files=tuple(files),
+        host=host_peak(shape, train, longest),
+    )
     needs = sum(part.bytes for part in trainer)
     return Plan(
         name=str(model or cluster.model),

@@ -22,6 +22,7 @@ __all__ = [
     "Part",
     "engine_memory",
     "host_memory",
+    "host_peak",
     "kept_bytes",
     "local_memory",
     "lora_parameters",
@@ -74,6 +75,13 @@ def host_memory(shape: Shape, train: TrainConfig, longest: int) -> float:
     trained = shape.parameters if train.lora is None else lora_parameters(shape, train)
     inputs = 4 * shape.hidden * shape.layers * max(train.micro_batch_tokens, longest) * train.recompute
     return sum(part.bytes for part in _states(shape, train, trained)) + inputs
+
+
+def host_peak(shape: Shape, train: TrainConfig, longest: int) -> float:
+    """Most bytes of the host's memory that a rank takes: it reads the whole model, in float32, and keeps what
+    `offload` says. Outside of these are Python and torch."""
+    held = host_memory(shape, train, longest) if train.offload else 0.0
+    return max(4.0 * shape.parameters, held)
 
 
 def _states(shape: Shape, train: TrainConfig, trained: int) -> list[Part]:

@@ -10,17 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from patchwright.agent.harness.names import PLANS
-from patchwright.agent.kit import find_kit
 from patchwright.errors import ConfigError
 from patchwright.fleet.tokens import POOL_TOKEN, config_folder
+from patchwright.recipes.agents import refuse_absent
 from patchwright.recipes.cluster import ClusterConfig
+from patchwright.recipes.plan_memory import ranks_text
 from patchwright.recipes.settings import Settings
 from patchwright.sandbox.docker_api import engine_socket
 from patchwright.train.config import TrainConfig
 
-__all__ = ["Given", "missing"]
+__all__ = ["Given", "missing", "silent"]
 
+_GB = 1e9
 _PATIENCE = 2.0
 """Seconds a server has to take a connection."""
 
@@ -34,15 +35,28 @@ class Given:
     train: TrainConfig
     model: Path | None
     files: tuple[Path, ...]
+    host: float
+    """Bytes of this machine's memory that a rank of the trainer takes at most."""
+
+    @property
+    def spread(self) -> bool:
+        """Over the machines of a Ray cluster."""
+        return self.kind == "rl" and self.settings.cluster.use == "ray"
 
 
 def missing(given: Given) -> list[str]:
     """One line for each thing that is not there."""
-    found = [*_files(given), *_packages(given.train), *_gpus(given)]
+    found = [*_files(given), *_packages(given.train), *_gpus(given), *_host(given)]
     if given.kind == "rl":
         settings = given.settings
         found += [*_ray(settings.cluster), *_servers(settings), *_boxes(settings), *_agent(settings)]
     return found
+
+
+def silent(settings: Settings) -> list[str]:
+    """One line for each server, besides engine and pool, that a configuration names and that nobody answers
+    at: a Ray cluster, a judge."""
+    return [*_cluster(settings.cluster), *_judge(settings)]
 
 
 def _files(given: Given) -> Iterator[str]:
@@ -74,10 +88,22 @@ def _gpus(given: Given) -> Iterator[str]:
     here, wanted = len(list(Path("/dev").glob("nvidia[0-9]*"))), cluster.gpus_per_node
     if here < wanted:
         yield f"GPUs: {wanted} are wanted in each of {cluster.nodes} machines, this one has {here}"
-    if train.ranks > wanted and cluster.use != "ray":
+    if train.ranks > wanted and not given.spread:
+        unless = ", unless cluster.use is ray" if given.kind == "rl" else ""
         yield (
-            f"one machine with {train.ranks} GPUs: the trainer's ranks are processes of one machine, "
-            f"unless cluster.use is ray (train.ranks = {train.ranks}, cluster.gpus_per_node = {wanted})"
+            f"one machine with {train.ranks} GPUs: the trainer's ranks are processes of one machine{unless} "
+            f"(train.ranks = {train.ranks}, cluster.gpus_per_node = {wanted})"
+        )
+
+
+def _host(given: Given) -> Iterator[str]:
+    """Memory of this machine, which has all ranks unless they are spread: then others bear a part of it."""
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    ranks, wanted = given.train.ranks, given.train.ranks * given.host
+    if wanted > there and not given.spread:
+        yield (
+            f"host memory: {wanted / _GB:,.0f} GB for {ranks_text(ranks)}, {given.host / _GB:,.0f} GB each "
+            f"(what one reads at its start, or offloads); this machine has {there / _GB:,.0f} GB"
         )
 
 
@@ -86,15 +112,24 @@ def _ray(cluster: ClusterConfig) -> Iterator[str]:
         return
     if importlib.util.find_spec("ray") is None:
         yield "package: ray; pip install 'patchwright[ray]'"
-    if cluster.address != "auto":
+    yield from _cluster(cluster)
+
+
+def _cluster(cluster: ClusterConfig) -> Iterator[str]:
+    if cluster.use == "ray" and cluster.address != "auto":
         yield from _unreachable("Ray cluster", f"tcp://{cluster.address}", "cluster.address")
 
 
 def _servers(settings: Settings) -> Iterator[str]:
-    engine, judge = settings.line.engine, settings.rl.scores.judge
+    engine = settings.line.engine
     if engine.use != "local" and not (engine.python and not engine.urls):
         for url in engine.urls or [""]:
             yield from _unreachable(f"{engine.use} server", url, "line.engine.url")
+    yield from _judge(settings)
+
+
+def _judge(settings: Settings) -> Iterator[str]:
+    judge = settings.rl.scores.judge
     if judge.base_url:
         yield from _unreachable("judge", judge.base_url, "rl.scores.judge.base_url")
 
@@ -111,11 +146,8 @@ def _boxes(settings: Settings) -> Iterator[str]:
 
 
 def _agent(settings: Settings) -> Iterator[str]:
-    plan = PLANS.get(settings.line.agent.use)
-    if plan is None:
-        return
     try:
-        find_kit(plan)
+        refuse_absent(settings.line.agent)
     except ConfigError as error:
         yield f"agent: {error}"
 

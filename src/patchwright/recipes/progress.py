@@ -90,7 +90,7 @@ class View:
                 live.below = None
             self._live = None
         else:
-            self._last = 0.0
+            self._plain(stage)
             yield stage
             self._plain(stage)
 

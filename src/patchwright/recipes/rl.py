@@ -23,13 +23,15 @@ from statistics import fmean
 from patchwright.engine.base import Engine
 from patchwright.errors import EngineError
 from patchwright.metrics import Metrics
-from patchwright.metrics.trace import span, step_span
+from patchwright.metrics.trace import Note, span, step_span
 from patchwright.recipes.artefacts import keep_files, safe_name
 from patchwright.recipes.assembly import LineConfig
 from patchwright.recipes.broadcast import source
 from patchwright.recipes.cheats import attempted_cheats
 from patchwright.recipes.engines import PLACES
+from patchwright.recipes.held_out import refuse_held_out
 from patchwright.recipes.idle import Idle, WatchedEngine
+from patchwright.recipes.images import refuse_missing
 from patchwright.recipes.parity import (
     check_drift,
     check_parity,
@@ -45,15 +47,13 @@ from patchwright.recipes.rl_record import Figures, note, staleness
 from patchwright.recipes.rl_rollouts import Batches, Rollouts, choose
 from patchwright.recipes.scores import Scores, open_scores
 from patchwright.recipes.site import OpenSite, Site, Wanted, open_here
-from patchwright.recipes.task_import import benchmark_tasks
 from patchwright.recipes.verifier_prompt import read_about
 from patchwright.rollout.events import FILE as EVENTS
 from patchwright.rollout.events import Events
 from patchwright.rollout.rollout import Attempts
 from patchwright.store import Run
 from patchwright.tasks.files import load_tasks
-from patchwright.tasks.select import refuse_overlap
-from patchwright.tasks.trust import trusted
+from patchwright.tasks.trust import trust_counts, trusted
 from patchwright.train.process import WorkerDiedError
 from patchwright.train.worker import TrainerProcess
 from patchwright.types import Outcome, Sample, Source, Task, Trajectory, Weights
@@ -142,13 +142,14 @@ class _Steps:
 
     async def make(self, step: int, batches: Batches) -> Figures:
         """Train a step and load the weights; returns its figures."""
-        with step_span("rl", step):
-            return await self._make(step, batches)
+        with step_span("rl", step) as about:
+            return await self._make(step, batches, about)
 
-    async def _make(self, step: int, batches: Batches) -> Figures:
+    async def _make(self, step: int, batches: Batches, about: Note) -> Figures:
         started, version = time.monotonic(), self.first + step - 1
         with span("collect"):
             rollouts = await batches.take(step)
+        about("patchwright.groups", tuple(sorted({t.group for t in rollouts})))
         record = _record(rollouts, version, self.config) | batches.backlog()
         with self.trainer_idle.busy(), span("train"):
             weights, trained = await _update(self.trainer, self.run, rollouts, self.config, version + 1)
@@ -303,6 +304,18 @@ def _keeper(folder: Path) -> Callable[[str, Mapping[str, bytes]], None]:
     return lambda name, left: keep_files(folder / "artefacts" / safe_name(name), left)
 
 
+def _chosen(file: Path, config: RlConfig, line: LineConfig, view: View) -> list[Task]:
+    """The tasks of a file that may be trained on. Raises ConfigError for tasks that are held out."""
+    found = load_tasks(file)
+    chosen = trusted(found, keep_hackable=config.keep_hackable)
+    refuse_held_out(chosen, line)
+    if len(chosen) < len(found):
+        kept = {task.id for task in chosen}
+        counts = trust_counts(task for task in found if task.id not in kept)
+        view.say(f"tasks left out: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}")
+    return chosen
+
+
 async def run_rl(
     config: RlConfig,
     line_config: LineConfig,
@@ -317,8 +330,9 @@ async def run_rl(
     refuse_unlike(line_config.sampling, config.train.temperature)
     for verifier in config.scores.verifiers:
         read_about(Path(verifier))  # says what is missing before a run is begun
-    chosen = trusted(load_tasks(tasks), keep_hackable=config.keep_hackable)
-    refuse_overlap(chosen, benchmark_tasks(line_config.benchmark), allow=line_config.allow_overlap)
+    chosen = _chosen(tasks, config, line_config, view)
+    if site is open_here:  # elsewhere the boxes are other machines'
+        refuse_missing(chosen, line_config.sandbox)
     stored = {
         "rl": config.model_dump(mode="json"),
         "line": line_config.model_dump(mode="json"),

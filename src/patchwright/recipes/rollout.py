@@ -12,13 +12,23 @@ from patchwright.recipes.assembly import LineConfig, assemble, open_boxes, open_
 from patchwright.recipes.engines import PLACES
 from patchwright.recipes.evaluate import Result, evaluate, result
 from patchwright.recipes.experts import Experts
+from patchwright.recipes.images import refuse_missing
 from patchwright.recipes.progress import View
 from patchwright.render import Renderer
 from patchwright.store import Run
 from patchwright.tasks.files import load_tasks
-from patchwright.types import Endpoint
+from patchwright.tasks.trust import doubt
+from patchwright.types import Endpoint, Task
 
 STAGE = "rollout"
+
+
+def _looked_at(tasks: list[Task], config: LineConfig, view: View) -> list[Task]:
+    """The tasks; says which measure nothing. Raises ConfigError where the store lacks their images."""
+    refuse_missing(tasks, config.sandbox)
+    if doubtful := doubt(tasks):
+        view.say(doubtful)
+    return tasks
 
 
 async def run_rollout(
@@ -28,11 +38,11 @@ async def run_rollout(
 
     With a model folder the tokens are recorded and can be trained on; with an endpoint they are not.
     """
-    chosen = load_tasks(tasks)
+    chosen = _looked_at(load_tasks(tasks), config, view)
     name = str(model) if isinstance(model, Path) else model.base_url
     stored = {"line": config.model_dump(mode="json"), "tasks": str(tasks), "model": name, "samples": samples}
     with Run.create_or_open(folder, stored, may_change=("line.concurrency", *PLACES)) as run:
-        async with assemble(config, model) as bare:
+        async with assemble(config, model, view.say) as bare:
             line = replace(
                 bare, keep=lambda name, left: keep_files(folder / "artefacts" / safe_name(name), left)
             )
@@ -51,7 +61,7 @@ async def run_expert(
     mix: tuple[float, float, float] = (0.5, 0.25, 0.25),
 ) -> Result:
     """Roll the scripted expert on every task that has a solution; `model` lends tokenizer and template."""
-    chosen = [task for task in load_tasks(tasks) if task.solution]
+    chosen = _looked_at([task for task in load_tasks(tasks) if task.solution], config, view)
     stored = {"line": config.model_dump(mode="json"), "tasks": str(tasks), "expert": list(mix)}
     async with AsyncExitStack() as stack:
         run = stack.enter_context(Run.create_or_open(folder, stored))

@@ -20,8 +20,11 @@ from patchwright.train.config import TrainConfig
 __all__ = ["fill", "load_table", "tables"]
 
 _MODELS = ("Qwen/Qwen3-8B", "Qwen/Qwen3-32B", "Qwen/Qwen3-Coder-30B-A3B-Instruct")
-_RANKS = (8, 16, 32, 64, 128, 256, 512)
+_RANKS = (8, 16, 32, 64, 128, 256, 512, 1024)
 _CONTEXT = 32_768
+_SERVERS = (1, 8, 32, 64, 128)
+_DISKS = (10, 50)
+"""GB/s."""
 _SITES: Mapping[str, Site] = {
     "1,000 boxes, 64 nodes": Site(boxes=1000, nodes=64),
     "10,000 boxes, 625 nodes, one driver": Site(),
@@ -59,7 +62,7 @@ def _figures(load: Load) -> dict[str, str]:
 
 def tables() -> dict[str, str]:
     """Marker of docs/scale.md -> the table that stands behind it."""
-    return {"trainer": _trainer(), "engine": _engine(), "fleet": _fleet()}
+    return {"trainer": _trainer(), "engine": _engine(), "update": _update(), "fleet": _fleet()}
 
 
 def _trainer() -> str:
@@ -85,6 +88,16 @@ def _engine() -> str:
             cells.append(f"{size.tokens // _CONTEXT}")
         rows.append([name, f"{2 * shape.parameters / 1e9:.1f}", f"{shape.kv_bytes():,}", *cells])
     return _markdown(["", "weights, GB", "bytes a token", "1 GPU", "2", "4", "8"], rows)
+
+
+def _update() -> str:
+    """Seconds until so many servers have read new weights, which are float32, from one disk."""
+    rows = []
+    for name, disk in product(_MODELS, _DISKS):
+        size = 4 * find_shape(None, name).parameters / 1e9
+        cells = [f"{servers * size / disk:,.0f}" for servers in _SERVERS]
+        rows.append([f"{name}, {disk} GB/s", f"{size:.0f}", *cells])
+    return _markdown(["", "GB", "1 server", *map(str, _SERVERS[1:])], rows)
 
 
 def _fleet() -> str:

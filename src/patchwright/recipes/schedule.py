@@ -6,14 +6,15 @@ and short attempts are trained more often than they are sampled; cut single atte
 baseline is that of the fast ones; call a cut attempt a failure and the reward is one of speed. Each of them
 shifts the gradient, and the policy learns to be quick instead of right.
 
-So nothing is ever dropped, and groups stay whole:
+So no attempt is ever dropped, and groups stay whole:
 
 - Groups start in one fixed order, drawn before anything is rolled out: round 1's, round 2's, and so on, so
   many to a round. With weights of step v loaded, those of the first v + 1 rounds may be in the works, and
   `ahead` more: at most `staleness` rounds of them (Fu et al. 2025, AReaL, arXiv 2505.24298, bound the number
   of attempts in this way).
 - A step trains on as many whole groups as a round has, the longest begun first. Time decides *when* a group
-  is trained, never *whether*: over the run each task and each length has the share sampling gave it.
+  is trained, never *whether*: over the run each task and each length has the share sampling gave it, unless
+  a step is `cut`: what is too old by then has no advantage, and slow groups weigh less.
 - A group that would be older than `staleness` versions at the next step is waited for, so that no token it
   trains is. A step that waits no longer (`cut`) leaves such a group to a later one, whole; the caller then
   leaves its too old tokens out of the loss.

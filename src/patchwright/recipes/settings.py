@@ -36,4 +36,4 @@ class Settings(Config):
     metrics: MetricsConfig = MetricsConfig()
     """Sinks of `rollout`, `eval` and `train`, besides the run's folder."""
     cluster: ClusterConfig = ClusterConfig()
-    """The machines, for `train ... --dry-run`."""
+    """The machines: for `train ... --dry-run`, and where `train rl` runs."""

@@ -14,18 +14,23 @@ from patchwright.tasks.synthesis import SynthesisConfig, synthesize
 FILE = "library.jsonl"
 
 
-def from_composed(config: SynthesisConfig, folder: Path, view: View) -> None:
-    """Write the sets of composed functions, one file each, to `folder`."""
+def from_composed(config: SynthesisConfig, folder: Path, view: View) -> dict[str, int]:
+    """Write the sets of composed functions, one file each, to `folder`; how many tasks each file has."""
     folder.mkdir(parents=True, exist_ok=True)
+    made: dict[str, int] = {}
     for name, tasks in synthesize(config).items():
-        dump_tasks(folder / f"{name}.jsonl", tasks)
-        view.say(f"{folder / name}.jsonl: {len(tasks)} tasks")
+        file = folder / f"{name}.jsonl"
+        dump_tasks(file, tasks)
+        view.say(f"{file}: {len(tasks)} tasks")
+        made[str(file)] = len(tasks)
+    return made
 
 
 async def from_library(
     source: str, config: LibraryConfig, sandbox: SandboxConfig, folder: Path, view: View
-) -> int:
-    """Write `library.jsonl` to `folder`: bugs injected into a library, graded by its own tests; how many.
+) -> dict[str, int]:
+    """Write `library.jsonl` to `folder`: bugs injected into a library, graded by its own tests; how many
+    tasks that file has.
 
     The same call goes on where a killed one stopped. Raises ConfigError as `library_tasks` does.
     """
@@ -33,4 +38,4 @@ async def from_library(
         tasks = await library_tasks(source, config, backend, folder, view)
     dump_tasks(folder / FILE, tasks)
     view.say(f"{folder / FILE}: {len(tasks)} tasks")
-    return len(tasks)
+    return {str(folder / FILE): len(tasks)}

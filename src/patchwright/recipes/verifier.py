@@ -21,13 +21,12 @@ from patchwright.metrics import Metrics
 from patchwright.metrics.trace import step_span
 from patchwright.recipes.assembly import LineConfig
 from patchwright.recipes.best_of import auc, calibration_error
+from patchwright.recipes.held_out import refuse_held_out_ids
 from patchwright.recipes.progress import Stage, View
 from patchwright.recipes.stages import stages_like
-from patchwright.recipes.task_import import benchmark_tasks
 from patchwright.recipes.verifier_prompt import About, PromptConfig, Prompter, answers, write_about
 from patchwright.render import Renderer
 from patchwright.store import Run
-from patchwright.tasks.select import refuse_ids
 from patchwright.train.batch import epoch
 from patchwright.train.config import TrainConfig, schedule
 from patchwright.train.scoring import ScorerConfig, ScorerProcess
@@ -174,13 +173,12 @@ def _rows(
     prompter: Prompter,
     view: View,
 ) -> Iterator[Row]:
-    """Of every run; refuses the benchmark's tasks."""
-    benchmark = benchmark_tasks(line.benchmark)
+    """Of every run; refuses tasks that are held out."""
     for path in data:
         with Run.open(path) as source:
             wanted = stages_like(stage, (entry.stage for entry in source.entries()), f"run {path}")
             names = [entry for entry in source.entries() if entry.stage in wanted]
-            refuse_ids((entry.task_id for entry in names), benchmark, allow=line.allow_overlap)
+            refuse_held_out_ids((entry.task_id for entry in names), line, [path])
             with view.stage("rows", total=len(names)) as progress:
                 for step in sorted({(entry.stage, entry.step) for entry in names}):
                     yield from _counted(

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from patchwright.recipes.doctor import machine, parts
+from patchwright.recipes.doctor import machine, named, parts
 from patchwright.recipes.doctor.boxes import look_at_boxes
 from patchwright.recipes.doctor.engine import look_at_engine
 from patchwright.recipes.doctor.finding import Finding
@@ -27,9 +27,10 @@ async def diagnose(folder: Path, settings: Settings, view: View) -> list[Finding
     with view.stage("doctor", total=3) as stage:
         stage.note("machine and parts")
         found = [
-            *machine.look(folder),
-            *parts.look(line.sandbox.images, torch=line.engine.use == "local"),
+            *machine.look(folder, gpu=named.wants_gpu(settings)),
+            *parts.look(line.sandbox.images, torch=line.engine.use == "local", ray=named.wants_ray(settings)),
             parts.docker(needed=line.sandbox.use == "docker"),
+            *named.look(settings),
         ]
         stage.advance()
         stage.note("engine and boxes")

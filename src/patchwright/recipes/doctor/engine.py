@@ -18,10 +18,12 @@ from patchwright.recipes.doctor.finding import Finding
 __all__ = ["look_at_engine"]
 
 _NAME = "engine"
+_BOUND = 30.0
+"""Seconds servers have to sample their first tokens, all together."""
 
 
 async def look_at_engine(config: EngineConfig) -> Finding:
-    """Whether it can be had. Nothing is sampled."""
+    """Whether it can be had; a server is asked for a few tokens."""
     unset = [
         name for name in (config.key_env, *config.header_env.values()) if name and not os.environ.get(name)
     ]
@@ -46,17 +48,21 @@ def _local() -> Finding:
 
 async def _server(config: EngineConfig) -> Finding:
     kind = VllmEngine if config.use == "vllm" else SglangEngine
+    mend = "start the server, or give its address: `-s line.engine.url=URL`"
     answers = []
     try:
-        for url in config.urls:
-            engine = await kind.connect(config.model_copy(update={"url": url}))
-            answers.append(f"{config.use} at {url} answers, {engine.max_context} tokens of context")
-            await engine.close()
+        async with asyncio.timeout(_BOUND):
+            for url in config.urls:
+                engine = await kind.connect(config.model_copy(update={"url": url}))
+                answers.append(f"{config.use} at {url} answers, {engine.max_context} tokens of context")
+                await engine.close()
         if not answers:
             await asyncio.to_thread(require_python, config)
             answers = [f"{config.use} is started by {config.python} when it is needed"]
+    except TimeoutError:
+        detail = f"{config.use} at {url} does not sample within {_BOUND:g} s"
+        return Finding(name=_NAME, ok=False, detail=detail, mend=mend)
     except PatchwrightError as error:
-        mend = "start the server, or give its address: `-s line.engine.url=URL`"
         return Finding(name=_NAME, ok=False, detail=str(error), mend=mend)
     return Finding(name=_NAME, ok=True, detail="; ".join(answers))
 

@@ -30,12 +30,16 @@ _SERVERS = {
     "prometheus": MetricsConfig().prometheus_port,
 }
 """Ports that are listened on unless told otherwise."""
+_GPU_SPARED = "only for larger models: train and serve them on a machine with an NVIDIA GPU"
+_GPU_WANTED = (
+    'go to a machine with an NVIDIA GPU, or give `cpu` where the configuration says `device = "cuda"`'
+)
 _ASK_GPU = ("--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
 
 
-def look(folder: Path) -> list[Finding]:
-    """Every finding; runs are to be written below `folder`."""
-    own = [_python(), _git(), _memory(), _disk(folder), _gpu(), _loopback(), _ports()]
+def look(folder: Path, *, gpu: bool = False) -> list[Finding]:
+    """Every finding; runs are to be written below `folder`, and whether a `gpu` is needed is to be told."""
+    own = [_python(), _git(), _memory(), _disk(folder), _gpu(needed=gpu), _loopback(), _ports()]
     return [*own, _systemd(), _kernel(), _user_namespaces()]
 
 
@@ -72,23 +76,23 @@ def _disk(folder: Path) -> Finding:
     return Finding(name="disk", ok=writable and free >= _DISK_GB, detail=detail, mend=mend)
 
 
-def _gpu() -> Finding:
+def _gpu(*, needed: bool) -> Finding:
     """As the driver tells: asking torch takes seconds, and it may be built without."""
     program = shutil.which("nvidia-smi")
     if program is None:
-        mend = "only for larger models: train and serve them on a machine with an NVIDIA GPU"
-        return Finding(name="gpu", ok=False, detail="no nvidia-smi: no NVIDIA GPU", mend=mend, needed=False)
+        mend = _GPU_WANTED if needed else _GPU_SPARED
+        return Finding(name="gpu", ok=False, detail="no nvidia-smi: no NVIDIA GPU", mend=mend, needed=needed)
     try:
         done = subprocess.run([program, *_ASK_GPU], capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError) as error:
         mend = "run `nvidia-smi` and mend what it says; the driver may not fit the kernel"
-        return Finding(name="gpu", ok=False, detail=f"nvidia-smi: {error}", mend=mend, needed=False)
+        return Finding(name="gpu", ok=False, detail=f"nvidia-smi: {error}", mend=mend, needed=needed)
     detail = "; ".join(line.strip() for line in done.stdout.splitlines()[:8]) or "nvidia-smi names none"
     if _version("torch").endswith("+cpu"):
         mend = "install a CUDA build of torch: `pip install --force-reinstall torch` from PyPI"
         detail = f"{detail}; this torch is built without CUDA"
-        return Finding(name="gpu", ok=False, detail=detail, mend=mend, needed=False)
-    return Finding(name="gpu", ok=True, detail=detail, needed=False)
+        return Finding(name="gpu", ok=False, detail=detail, mend=mend, needed=needed)
+    return Finding(name="gpu", ok=True, detail=detail, needed=needed)
 
 
 def _version(name: str) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -21,10 +23,10 @@ from patchwright.sandbox.docker_api import engine_socket
 __all__ = ["docker", "look", "misfits"]
 
 
-def look(images: ImagesConfig, *, torch: bool) -> list[Finding]:
-    """Every finding but Docker's; whether `torch` is needed depends on the engine."""
+def look(images: ImagesConfig, *, torch: bool, ray: bool = False) -> list[Finding]:
+    """Every finding but Docker's; whether `torch` is needed depends on the engine, `ray` on the cluster."""
     packages = [_package(name, needed=torch) for name in ("torch", "transformers")]
-    return [_versions(torch=torch), *packages, _ray(), _images(images), _tokens()]
+    return [_versions(torch=torch), *packages, _ray(needed=ray), _images(images), _tokens()]
 
 
 def _versions(*, torch: bool) -> Finding:
@@ -75,12 +77,12 @@ def _package(name: str, *, needed: bool) -> Finding:
         return Finding(name=name, ok=False, detail=detail, mend=mend, needed=needed)
 
 
-def _ray() -> Finding:
-    try:
-        return Finding(name="ray", ok=True, detail=importlib.metadata.version("ray"), needed=False)
-    except importlib.metadata.PackageNotFoundError:
-        mend = "only for `[cluster] use = \"ray\"`: pip install 'patchwright[ray]'"
-        return Finding(name="ray", ok=False, detail="not installed", mend=mend, needed=False)
+def _ray(*, needed: bool) -> Finding:
+    with suppress(importlib.metadata.PackageNotFoundError):
+        if importlib.util.find_spec("ray") is not None:
+            return Finding(name="ray", ok=True, detail=importlib.metadata.version("ray"), needed=needed)
+    mend = "only for `[cluster] use = \"ray\"`: pip install 'patchwright[ray]'"
+    return Finding(name="ray", ok=False, detail="not installed", mend=mend, needed=needed)
 
 
 def docker(*, needed: bool) -> Finding:

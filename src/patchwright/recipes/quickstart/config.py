@@ -85,7 +85,9 @@ class QuickstartConfig(Config):
     """Expert trajectories."""
     sft: SftConfig = SftConfig(
         epochs=2.1,
+        batch_tokens=1000,
         context_weight=0.3,
+        warmup_steps=60,
         train=TrainConfig(lr=2e-3, betas=(0.9, 0.98), weight_decay=0.1, normalise="token"),
     )
     """Supervised fine-tuning."""
