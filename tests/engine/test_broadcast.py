@@ -130,7 +130,7 @@ def test_a_server_that_dies_in_the_middle_takes_nobody_with_it(configured, make_
             assert isinstance(engine, Replicas)
             await engine.load(Weights(version=1, path=str(tmp_path / "v1"), source=source(trainer, config)))
             (lived,) = taken(dump, "broadcast")
-            assert same(lived, tmp_path / "v1") and "is out, 1 of 2 are left" in said[0], said
+            assert same(lived, tmp_path / "v1") and "is out, 1 of 2 are left" in said[1], said
             await trainer.step([ROW], loss="sft")
             await trainer.save_weights(tmp_path / "v2", 2)
             async with asyncio.timeout(300):
