@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -90,9 +91,14 @@ def list_(
     override: Override = None,
 ) -> None:
     """List the store's images: size, the part no other image shares, last use."""
-    from patchwright.recipes.images import list_images
+    from patchwright.recipes.images import images_table, open_store, size_text
 
-    list_images(_config(config, override, store=store), output(), as_json=as_json)
+    stored = open_store(_config(config, override, store=store))
+    usage, total = stored.usage(), stored.bytes()
+    if not as_json:
+        output().print(images_table(usage))
+    text = f"{len(usage)} images, {size_text(total)} in {stored.folder}"
+    answer({"images": [asdict(one) for one in usage], "bytes": total}, text, as_json=as_json)
 
 
 @app.command("prune")
@@ -106,15 +112,23 @@ def prune(
     override: Override = None,
 ) -> None:
     """Remove leftovers, the images named, and those used longest ago that --budget does not hold."""
-    from patchwright.recipes.images import prune_docker, prune_images
+    from patchwright.recipes.images import prune_docker, prune_images, size_text
 
     chosen = _config(config, override, store=store, budget=budget)
-    if not docker:
-        prune_images(chosen, names or (), budget or "", output(), as_json=as_json)
-    elif names:
+    if docker and names:
         raise ConfigError("prune --docker takes no names; remove them with `docker rmi`")
-    else:
-        execute(prune_docker(chosen, view(), output(), as_json=as_json))
+    if docker:
+        gone = execute(prune_docker(chosen, view()))
+        text = "\n".join([*_removed(gone), f"{len(gone)} images removed from Docker"])
+        return answer({"removed": list(gone)}, text, as_json=as_json)
+    pruned = prune_images(chosen, names or (), budget or "")
+    freed = f"{len(pruned.images)} images removed, {size_text(pruned.bytes)} freed"
+    text = "\n".join([*_removed(pruned.images), freed])
+    return answer({"removed": list(pruned.images), "bytes": pruned.bytes}, text, as_json=as_json)
+
+
+def _removed(names: Iterable[str]) -> list[str]:
+    return [f"removed  {name}" for name in names]
 
 
 @app.command("export")
@@ -127,9 +141,10 @@ def export(
     override: Override = None,
 ) -> None:
     """Write an image as an archive that `docker load` and `podman load` take."""
-    from patchwright.recipes.images import export_image
+    from patchwright.recipes.images import export_image, size_text
 
-    export_image(_config(config, override, store=store), name, file, output(), as_json=as_json)
+    size = export_image(_config(config, override, store=store), name, file)
+    answer({"path": str(file), "bytes": size}, f"archive  {file} ({size_text(size)})", as_json=as_json)
 
 
 def _config(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from patchwright.errors import ConfigError, InfraError
@@ -21,7 +18,7 @@ from patchwright.images.manifest import Source
 from patchwright.images.names import Name, image_of
 from patchwright.images.pull import Puller
 from patchwright.images.registry import Registry
-from patchwright.images.store import Store
+from patchwright.images.store import Pruned, Store, Usage
 from patchwright.recipes.assembly import SandboxConfig
 from patchwright.recipes.image_daemon import Daemon
 from patchwright.recipes.progress import Stage, View
@@ -32,12 +29,13 @@ from patchwright.types import Task
 __all__ = [
     "Wanted",
     "export_image",
-    "list_images",
+    "images_table",
     "open_store",
     "prune_docker",
     "prune_images",
     "pull_images",
     "refuse_missing",
+    "size_text",
 ]
 
 
@@ -182,7 +180,7 @@ class _Shown:
     def bytes(self, count: int) -> None:
         """More bytes have come."""
         self._came += count
-        self._stage.note(_size(self._came))
+        self._stage.note(size_text(self._came))
 
     def done(self, name: Name, error: InfraError | None) -> None:
         """An image is there, or cannot be had."""
@@ -191,43 +189,29 @@ class _Shown:
             self._view.say(f"failed  {name}: {error}")
 
 
-def list_images(config: ImagesConfig, console: Console, *, as_json: bool) -> None:
-    """Every image with its size, the part no other shares, and its last use; what the store takes."""
-    store = open_store(config)
-    usage, total = store.usage(), store.bytes()
-    if as_json:
-        images = [dataclasses.asdict(one) for one in usage]
-        return _print_json(console, {"images": images, "bytes": total})
+def images_table(usage: Sequence[Usage]) -> Table:
+    """Every image with its size, the part no other shares, and its last use."""
     table = Table(box=None, pad_edge=False)
     table.add_column("image", overflow="fold")
     for column in ("size", "unique", "last use"):
         table.add_column(column, justify="right", no_wrap=True)
     for one in usage:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.used))
-        table.add_row(one.name, _size(one.size), _size(one.unique), when)
-    console.print(table)
-    return console.print(f"{len(usage)} images, {_size(total)} in {store.folder}", soft_wrap=True)
+        table.add_row(one.name, size_text(one.size), size_text(one.unique), when)
+    return table
 
 
-def _print_json(console: Console, value: object) -> None:
-    console.print(json.dumps(value), soft_wrap=True)
-
-
-def prune_images(
-    config: ImagesConfig, names: Sequence[str], budget: str, console: Console, *, as_json: bool
-) -> None:
+def prune_images(config: ImagesConfig, names: Sequence[str], budget: str) -> Pruned:
     """Remove leftovers, `names`, and what does not fit in `budget` (empty: all fits)."""
     full = [str(Name.parse(name)) for name in names]
-    pruned = open_store(config).prune(budget=parse_bytes(budget), names=full)
-    if as_json:
-        return _print_json(console, {"removed": list(pruned.images), "bytes": pruned.bytes})
-    for name in pruned.images:
-        console.print(f"removed  {name}", soft_wrap=True)
-    return console.print(f"{len(pruned.images)} images removed, {_size(pruned.bytes)} freed")
+    return open_store(config).prune(budget=parse_bytes(budget), names=full)
 
 
-async def prune_docker(config: ImagesConfig, view: View, console: Console, *, as_json: bool) -> None:
-    """Remove from Docker what was pulled by `images pull --docker` and does not fit in the budget."""
+async def prune_docker(config: ImagesConfig, view: View) -> tuple[str, ...]:
+    """Remove from Docker what was pulled by `images pull --docker` and does not fit in the budget.
+
+    Returns the names of what is gone.
+    """
     api = DockerApi(engine_socket())
     try:
         with view.stage("prune", total=1) as stage:
@@ -235,23 +219,17 @@ async def prune_docker(config: ImagesConfig, view: View, console: Console, *, as
             stage.advance()
     finally:
         await api.aclose()
-    if as_json:
-        return _print_json(console, {"removed": [str(name) for name in gone]})
-    for name in gone:
-        console.print(f"removed  {name}", soft_wrap=True)
-    return console.print(f"{len(gone)} images removed from Docker")
+    return gone
 
 
-def export_image(config: ImagesConfig, name: str, file: Path, console: Console, *, as_json: bool) -> None:
-    """Write an image of the store to an archive that `docker load` and `podman load` take."""
+def export_image(config: ImagesConfig, name: str, file: Path) -> int:
+    """Write an image of the store to an archive that `docker load` and `podman load` take; its bytes."""
     export(open_store(config), Name.parse(name), file)
-    size = file.stat().st_size
-    if as_json:
-        return _print_json(console, {"path": str(file), "bytes": size})
-    return console.print(f"archive  {os.fspath(file)} ({_size(size)})", soft_wrap=True)
+    return file.stat().st_size
 
 
-def _size(count: float) -> str:
+def size_text(count: float) -> str:
+    """Bytes to read, as `16.4 kB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             break

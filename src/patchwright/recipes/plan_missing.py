@@ -76,8 +76,12 @@ def _files(given: Given) -> Iterator[str]:
 def _packages(train: TrainConfig) -> Iterator[str]:
     wanted = {"torch": "local", "transformers": "local"} | ({"peft": "lora"} if train.lora else {})
     for name, extra in wanted.items():
-        if importlib.util.find_spec(name) is None:
-            yield f"package: {name}; pip install 'patchwright[{extra}]'"
+        yield from _package(name, extra)
+
+
+def _package(name: str, extra: str) -> Iterator[str]:
+    if importlib.util.find_spec(name) is None:
+        yield f"package: {name}; pip install 'patchwright[{extra}]'"
 
 
 def _gpus(given: Given) -> Iterator[str]:
@@ -110,8 +114,7 @@ def _host(given: Given) -> Iterator[str]:
 def _ray(cluster: ClusterConfig) -> Iterator[str]:
     if cluster.use != "ray":
         return
-    if importlib.util.find_spec("ray") is None:
-        yield "package: ray; pip install 'patchwright[ray]'"
+    yield from _package("ray", "ray")
     yield from _cluster(cluster)
 
 
