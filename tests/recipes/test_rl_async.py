@@ -40,12 +40,14 @@ from patchwright.types import Completion, Failure, Grade, GradeState, Trajectory
 
 def test_twice_the_steps_an_hour_on_a_long_tail_at_staleness_one():
     """And twice the tokens that train, too."""
-    sync, waits, cuts, *_ = compare_schedules(lengths_of(None), Plant(pace=Pace(steps=60, size=16)))
-    assert sync["staleness_max"] == 0 and waits["staleness_max"] == cuts["staleness_max"] == 1
+    sync, waits, late, cuts, *_ = compare_schedules(lengths_of(None), Plant(pace=Pace(steps=60, size=16)))
+    assert sync["staleness_max"] == 0
+    assert waits["staleness_max"] == late["staleness_max"] == cuts["staleness_max"] == 1
     assert 1.9 < waits["gain"] < 2.05 and waits["too_old"] == 0, "twice is all that waiting can give"
+    assert late["gain"] >= 2.2 and late["token_gain"] >= 2 and 0 < late["too_old"] < 0.1
     assert cuts["gain"] >= 2.5 and cuts["token_gain"] >= 2
-    assert cuts["trainer_idle"] < waits["trainer_idle"] < sync["trainer_idle"]
-    assert cuts["engine_idle"] < waits["engine_idle"] < sync["engine_idle"]
+    assert cuts["trainer_idle"] < late["trainer_idle"] < waits["trainer_idle"] < sync["trainer_idle"]
+    assert cuts["engine_idle"] < late["engine_idle"] < waits["engine_idle"] < sync["engine_idle"]
 
 
 def test_the_page_shows_what_the_command_prints():
@@ -57,6 +59,8 @@ def test_the_page_shows_what_the_command_prints():
         shares = (f"{100 * row[key]:.0f} %" for key in ("too_old", "trainer_idle", "engine_idle"))
         assert f"{gains} {row['staleness_mean']:.2f} | {' | '.join(shares)} |" in page
     assert CliRunner().invoke(app, ["bench", "rl", "--steps", "2"]).output.count("always") == 4
+    own = CliRunner().invoke(app, ["bench", "rl", "--steps", "2", "--straggler-seconds", "7", "--json"])
+    assert [row["straggler_seconds"] for row in json.loads(own.stdout)] == [None, None, 7, None, None]
 
 
 def speed(lengths, staleness, **plant):

@@ -137,10 +137,14 @@ def rl(
     load_seconds: Annotated[
         float, typer.Option("--load-seconds", min=0, help="Loading weights into the engine.")
     ] = 20,
+    straggler_seconds: Annotated[
+        list[float] | None,
+        typer.Option("--straggler-seconds", min=0, help="A cut-off, a row each; 600 and 60 when not given."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Steps an hour of synchronous and asynchronous training, simulated on lengths of attempts."""
-    from patchwright.recipes.bench_rl import compare_schedules, lengths_of, schedules_table
+    from patchwright.recipes.bench_rl import CUTS, compare_schedules, lengths_of, schedules_table
     from patchwright.recipes.rl_simulation import Plant
     from patchwright.recipes.schedule import Pace
 
@@ -153,7 +157,7 @@ def rl(
         load_seconds=load_seconds,
     )
     with view().work("bench rl"):
-        rows = compare_schedules(lengths_of(run), plant)
+        rows = compare_schedules(lengths_of(run), plant, straggler_seconds or CUTS)
     if as_json:
         print_json(rows)
     else:

@@ -15,12 +15,10 @@ from patchwright.recipes.rl_simulation import Plant, long_tail, simulate
 from patchwright.recipes.schedule import Pace
 from patchwright.store import Run
 
-__all__ = ["compare_schedules", "lengths_of", "schedules_table"]
+__all__ = ["CUTS", "compare_schedules", "lengths_of", "schedules_table"]
 
-_CUT = 60.0
-"""Seconds of patience in the row with a cut-off."""
-_ROWS: Sequence[tuple[int, float | None]] = ((0, None), (1, None), (1, _CUT), (2, None), (4, None))
-"""`rl.max_staleness` and `rl.straggler_seconds` of each schedule; the first is the synchronous one."""
+CUTS = (600.0, 60.0)
+"""Seconds of patience in the rows with a cut-off, where none are asked for."""
 _TRACE = 8192
 """Lengths drawn where none are given."""
 
@@ -39,11 +37,14 @@ def lengths_of(run: Path | None) -> list[float]:
     return found
 
 
-def compare_schedules(lengths: Sequence[float], plant: Plant) -> list[dict[str, Any]]:
-    """The same attempts by every schedule; each row's figures, `gain` over the first in steps an hour and
-    `token_gain` in tokens that train."""
+def compare_schedules(
+    lengths: Sequence[float], plant: Plant, cuts: Sequence[float] = CUTS
+) -> list[dict[str, Any]]:
+    """The same attempts by every schedule: synchronous, of staleness 1 (that always waits, then with each of
+    the `cuts`), 2 and 4. A row has its gain over the first in steps an hour and in trained tokens."""
     rows: list[dict[str, Any]] = []
-    for staleness, patience in _ROWS:
+    cut: list[tuple[int, float | None]] = [(1, seconds) for seconds in cuts]
+    for staleness, patience in [(0, None), (1, None), *cut, (2, None), (4, None)]:
         pace = Pace(steps=plant.pace.steps, size=plant.pace.size, staleness=staleness)
         patient = math.inf if patience is None else patience
         speed = simulate(lengths, replace(plant, pace=pace, patience=patient))
