@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from patchwright.cli.app import app
 from patchwright.errors import ConfigError
 from patchwright.metrics import Metrics
-from patchwright.recipes.compare import Mean, compare, markdown, write_report
+from patchwright.recipes.compare import Mean, compare, markdown, report, write_report
 from patchwright.store import Run
 
 BEFORE, AFTER = (0.19, 0.104, 0.188), (0.348, 0.217, 0.31)
@@ -77,7 +77,7 @@ def test_the_rounds_of_training_are_read_once_each(runs):
 
 def test_the_report_holds_what_was_found(runs, tmp_path):
     found = compare(runs)
-    paths = write_report(found, tmp_path / "new" / "report")
+    paths = write_report(report(found), tmp_path / "new" / "report")
     assert [path.name for path in paths] == ["compare.json", "compare.md", "rounds.svg"]
     assert json.loads(paths[0].read_text()) == json.loads(json.dumps(found.record()))
     assert "| seed1 | 10.4% [5.2%, 20.8%] | 21.7% [10.8%, 43.4%] | +11.3 |" in markdown(found)

@@ -40,20 +40,33 @@ def show(
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of the runs.")],
+    against: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--against", metavar="RUN", help="Run of another kind, to say the difference from; repeatable."
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder to write tables, figures and a picture to.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the evaluations of several runs side by side, and their mean with its interval over the runs."""
-    from patchwright.recipes import compare as recipe
+    from patchwright.recipes.compare import compare as read
+    from patchwright.recipes.compare import report, tables, write_report
+    from patchwright.recipes.contrast import contrast, contrast_report, contrast_tables
 
-    found = recipe.compare(runs)
-    written = recipe.write_report(found, out) if out else []
+    if against:
+        both = contrast(runs, against)
+        record, texts, shown = both.record(), contrast_report(both), contrast_tables(both)
+    else:
+        found = read(runs)
+        record, texts, shown = found.record(), report(found), tables(found)
+    written = write_report(texts, out) if out else []
     if as_json:
-        print_json(found.record())
+        print_json(record)
         return
-    for table in recipe.tables(found):
+    for table in shown:
         output().print(table)
     for path in written:
         output().print(f"written  {path}", soft_wrap=True)

@@ -22,11 +22,30 @@ from patchwright.metrics import Metrics
 from patchwright.recipes.plot import Banded, Curve, picture
 from patchwright.store import Run, files
 
-__all__ = ["Comparison", "Evaluation", "Mean", "compare", "evaluations", "markdown", "tables", "write_report"]
+__all__ = [
+    "COLOURS",
+    "Comparison",
+    "Evaluation",
+    "Mean",
+    "compare",
+    "curves",
+    "evaluations",
+    "markdown",
+    "quantile",
+    "report",
+    "tables",
+    "write_report",
+]
 
 T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """97.5 % quantile of Student's t for 1 to 10 degrees of freedom; 1.96 beyond, which is a little narrow."""
-_COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd")
+COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd")
+"""Of the curves of a picture, in turn."""
+
+
+def quantile(freedom: int) -> float:
+    """`T975` of so many degrees of freedom, 1 or more."""
+    return T975[freedom - 1] if freedom <= len(T975) else 1.96
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,12 +79,16 @@ class Mean:
         if n == 1:
             return cls(mean=mean, low=mean, high=mean)
         spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
-        half = (T975[n - 2] if n - 2 < len(T975) else 1.96) * spread
+        half = quantile(n - 1) * spread
         return cls(mean=mean, low=mean - half, high=mean + half)
 
     def rate(self) -> Mean:
         """Cut to what a rate can be."""
         return Mean(mean=self.mean, low=max(0.0, self.low), high=min(1.0, self.high))
+
+    def record(self) -> dict[str, float]:
+        """JSON values."""
+        return asdict(self)
 
     def points(self) -> str:
         """As a difference, in percentage points."""
@@ -110,8 +133,8 @@ class Comparison:
         sets = {
             name: {
                 "runs": {policy: [asdict(one) for one in found] for policy, found in policies.items()},
-                "mean": {policy: asdict(mean) for policy, mean in self.means(name).items()},
-                "gain": {step: asdict(mean) for step, mean in self.gains(name).items()},
+                "mean": {policy: mean.record() for policy, mean in self.means(name).items()},
+                "gain": {step: mean.record() for step, mean in self.gains(name).items()},
             }
             for name, policies in self.evaluations.items()
         }
@@ -248,27 +271,29 @@ def markdown(found: Comparison) -> str:
     return "\n".join(parts)
 
 
-def curve(found: Comparison) -> str:
-    """Resolve rate of the attempts learned from, over the rounds, mean over the runs; an SVG file's text."""
-    curves = []
-    for colour, (stage, runs) in zip(_COLOURS, found.rounds.items(), strict=False):
+def curves(found: Comparison, colours: Sequence[str], prefix: str = "") -> list[Curve]:
+    """Resolve rate of the attempts learned from over the rounds, mean over the runs: a curve a stage."""
+    drawn = []
+    for colour, (stage, runs) in zip(colours, found.rounds.items(), strict=False):
         rounds = range(min(map(len, runs)))
         points: dict[int, Banded] = {
             step + 1: Mean.of([rates[step] for rates in runs]).rate() for step in rounds
         }
-        curves.append(Curve(name=stage, points=points, colour=colour))
-    title = f"resolved in training, mean of {len(found.runs)} runs with 95 % band"
-    return picture(curves, title=title, below="round")
+        drawn.append(Curve(name=f"{prefix}{stage}", points=points, colour=colour))
+    return drawn
 
 
-def write_report(found: Comparison, folder: Path) -> list[Path]:
-    """Write `compare.json`, `compare.md` and, where there are rounds, `rounds.svg`; returns their paths.
-
-    Raises StoreError when the disk refuses.
-    """
+def report(found: Comparison) -> dict[str, str]:
+    """Files of a report, by name: all figures, the tables as text for a page, the curves if there are any."""
     texts = {"compare.json": json.dumps(found.record(), indent=2) + "\n", "compare.md": markdown(found)}
-    if found.rounds:
-        texts["rounds.svg"] = curve(found)
+    if drawn := curves(found, COLOURS):
+        title = f"resolved in training, mean of {len(found.runs)} runs with 95 % band"
+        texts["rounds.svg"] = picture(drawn, title=title, below="round")
+    return texts
+
+
+def write_report(texts: Mapping[str, str], folder: Path) -> list[Path]:
+    """Write the files of a report; returns their paths. Raises StoreError when the disk refuses."""
     with files.attributed("write the report", folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
