@@ -7,7 +7,6 @@ differs from seed to seed of training.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -19,6 +18,7 @@ from rich.table import Table
 
 from patchwright.errors import ConfigError
 from patchwright.metrics import Metrics
+from patchwright.metrics.mean import Mean
 from patchwright.recipes.plot import Banded, Curve, picture
 from patchwright.store import Run, files
 
@@ -26,26 +26,17 @@ __all__ = [
     "COLOURS",
     "Comparison",
     "Evaluation",
-    "Mean",
     "compare",
     "curves",
     "evaluations",
     "markdown",
-    "quantile",
     "report",
     "tables",
     "write_report",
 ]
 
-T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""97.5 % quantile of Student's t for 1 to 10 degrees of freedom; 1.96 beyond, which is a little narrow."""
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd")
 """Of the curves of a picture, in turn."""
-
-
-def quantile(freedom: int) -> float:
-    """`T975` of so many degrees of freedom, 1 or more."""
-    return T975[freedom - 1] if freedom <= len(T975) else 1.96
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,45 +53,6 @@ class Evaluation:
 
     def __str__(self) -> str:
         return f"{self.mean:.1%} [{self.low:.1%}, {self.high:.1%}]"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mean:
-    """A mean over runs with its 95 % interval (Student's t). Example: `Mean(mean=0.3, low=0.1, high=0.5)`"""
-
-    mean: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Mean:
-        """Of one value or more; of one alone the interval is that value."""
-        mean, n = math.fsum(values) / len(values), len(values)
-        if n == 1:
-            return cls(mean=mean, low=mean, high=mean)
-        spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
-        half = quantile(n - 1) * spread
-        return cls(mean=mean, low=mean - half, high=mean + half)
-
-    def rate(self) -> Mean:
-        """Cut to what a rate can be."""
-        return Mean(mean=self.mean, low=max(0.0, self.low), high=min(1.0, self.high))
-
-    def record(self) -> dict[str, float]:
-        """JSON values."""
-        return asdict(self)
-
-    def points(self) -> str:
-        """As a difference, in percentage points."""
-        mean, low, high = (100 * value for value in (self.mean, self.low, self.high))
-        return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]" if low < high else f"{mean:+.1f}"
-
-    def __str__(self) -> str:
-        return (
-            f"{self.mean:.1%} [{self.low:.1%}, {self.high:.1%}]"
-            if self.low < self.high
-            else f"{self.mean:.1%}"
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,28 +1,26 @@
 """`patchwright compare --against`: runs of one kind against runs of another, such as two schedules.
 
-Whether a difference is more than what differs from seed to seed anyway: each has its interval by Welch's
-t-test (Welch 1947, Biometrika 34), which pairs no runs and lets the two kinds vary unlike.
+Whether a difference is more than what differs from seed to seed anyway: each has its interval over the runs.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean, variance
 from typing import Any, NamedTuple
 
 from rich import box
 from rich.table import Table
 
 from patchwright.errors import ConfigError
-from patchwright.recipes.compare import COLOURS, Comparison, Mean, compare, curves, markdown, quantile, tables
+from patchwright.metrics.mean import Mean, difference
+from patchwright.recipes.compare import COLOURS, Comparison, compare, curves, markdown, tables
 from patchwright.recipes.plot import picture
 
-__all__ = ["Contrast", "Row", "contrast", "contrast_report", "contrast_tables", "difference"]
+__all__ = ["Contrast", "Row", "contrast", "contrast_report", "contrast_tables"]
 
 
 class Row(NamedTuple):
@@ -37,18 +35,6 @@ class Row(NamedTuple):
     def of(cls, these: Sequence[float], others: Sequence[float]) -> Row:
         """Of two values or more of each kind."""
         return cls(Mean.of(these), Mean.of(others), difference(these, others))
-
-
-def difference(these: Sequence[float], others: Sequence[float]) -> Mean:
-    """Mean of `these` less that of `others` with its 95 % interval; of two values or more each."""
-    shares = [variance(values) / len(values) for values in (these, others)]
-    mean, square = fmean(these) - fmean(others), sum(shares)
-    if not square:
-        return Mean(mean=mean, low=mean, high=mean)
-    below = sum(share**2 / (len(values) - 1) for share, values in zip(shares, (these, others), strict=True))
-    freedom = math.floor(square**2 / below + 1e-9)  # where it is whole, rounding must not take one off
-    half = quantile(freedom) * math.sqrt(square)
-    return Mean(mean=mean, low=mean - half, high=mean + half)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
