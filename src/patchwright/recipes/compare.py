@@ -29,8 +29,10 @@ __all__ = [
     "compare",
     "curves",
     "evaluations",
+    "gained",
     "markdown",
     "report",
+    "section",
     "tables",
     "write_report",
 ]
@@ -55,6 +57,14 @@ class Evaluation:
         return f"{self.mean:.1%} [{self.low:.1%}, {self.high:.1%}]"
 
 
+def gained(policies: Mapping[str, Sequence[Evaluation]]) -> dict[str, list[float]]:
+    """What each policy gained over the one before it, for each run."""
+    return {
+        f"{after} - {before}": [b.mean - a.mean for a, b in zip(old, new, strict=True)]
+        for (before, old), (after, new) in pairwise(policies.items())
+    }
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
     """What several runs came to."""
@@ -74,11 +84,7 @@ class Comparison:
 
     def gains(self, name: str) -> dict[str, Mean]:
         """What each policy gained on a set over the one before it, paired by run."""
-        policies = list(self.evaluations[name].items())
-        return {
-            f"{after} - {before}": Mean.of([b.mean - a.mean for a, b in zip(old, new, strict=True)])
-            for (before, old), (after, new) in pairwise(policies)
-        }
+        return {step: Mean.of(values) for step, values in gained(self.evaluations[name]).items()}
 
     def record(self) -> dict[str, Any]:
         """JSON values."""
@@ -218,9 +224,14 @@ def markdown(found: Comparison) -> str:
         more, cells = _more(found, name)
         heads = ["run", *found.evaluations[name], *more]
         lines = [[*line, *rest] for line, rest in zip(_rates(found, name), cells, strict=True)]
-        rows = [heads, ["---"] * len(heads), *lines]
-        parts.append(f"### {name}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n")
+        parts.append(section(name, heads, lines))
     return "\n".join(parts)
+
+
+def section(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table under its title, as text for a page."""
+    rows = [heads, ["---"] * len(heads), *lines]
+    return f"### {title}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
 
 
 def curves(found: Comparison, colours: Sequence[str], prefix: str = "") -> list[Curve]:

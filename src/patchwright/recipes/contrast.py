@@ -6,9 +6,8 @@ Whether a difference is more than what differs from seed to seed anyway: each ha
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,16 @@ from rich.table import Table
 
 from patchwright.errors import ConfigError
 from patchwright.metrics.mean import Mean, difference
-from patchwright.recipes.compare import COLOURS, Comparison, compare, curves, markdown, tables
+from patchwright.recipes.compare import (
+    COLOURS,
+    Comparison,
+    compare,
+    curves,
+    gained,
+    markdown,
+    section,
+    tables,
+)
 from patchwright.recipes.plot import picture
 
 __all__ = ["Contrast", "Row", "contrast", "contrast_report", "contrast_tables"]
@@ -57,10 +65,8 @@ class Contrast:
         """What each policy gained on a set over the one before it."""
         here, there = self.these.evaluations[name], self.others.evaluations[name]
         both = [policy for policy in here if policy in there]
-        return {
-            f"{after} - {before}": Row.of(*(_steps(kind, before, after) for kind in (here, there)))
-            for before, after in pairwise(both)
-        }
+        ours, theirs = (gained({policy: kind[policy] for policy in both}) for kind in (here, there))
+        return {step: Row.of(values, theirs[step]) for step, values in ours.items()}
 
     @property
     def sets(self) -> list[str]:
@@ -116,10 +122,6 @@ def contrast(folders: Sequence[Path], against: Sequence[Path]) -> Contrast:
     return found
 
 
-def _steps(kind: Mapping[str, Sequence[Any]], before: str, after: str) -> list[float]:
-    return [b.mean - a.mean for a, b in zip(kind[before], kind[after], strict=True)]
-
-
 # --- for people -------------------------------------------------------------------------------
 
 _HEADS = ("", "these", "against", "difference in points")
@@ -154,10 +156,7 @@ def contrast_tables(found: Contrast) -> Iterator[Table]:
 
 def contrast_report(found: Contrast) -> dict[str, str]:
     """Files of a report, by name: all figures, the tables as text for a page, the curves of both kinds."""
-    parts = [markdown(found.these)]
-    for title, lines in _cells(found):
-        rows = [list(_HEADS), ["---"] * len(_HEADS), *lines]
-        parts.append(f"### {title}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n")
+    parts = [markdown(found.these), *(section(title, _HEADS, lines) for title, lines in _cells(found))]
     texts = {
         "compare.json": json.dumps(found.record(), indent=2) + "\n",
         "compare.md": "\n".join(parts),
